@@ -289,6 +289,13 @@ def print_bytes(data: bytes, *, err: bool = False) -> None:
     stream.buffer.flush()
 
 
+def print_json(value: object) -> None:
+    """Write a value as JSON to standard output."""
+    import json
+
+    print_bytes(json.dumps(value, indent=2).encode() + b"\n")
+
+
 def end(code: int) -> NoReturn:
     """Exit at once and print nothing more: standard output may be closed or full already."""
     with contextlib.suppress(OSError):

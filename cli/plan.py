@@ -9,9 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from m3agent.cli.common import AsJson, Typical, option, print_bytes, say
+from m3agent.cli.common import AsJson, Typical, option, print_bytes, print_json, say
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.token_count import some_tokens
@@ -106,8 +104,7 @@ def plan(
     host_cache: HostCacheGb = 0,
     gpu_price: Annotated[float | None, option("Dollars for a GPU-hour.", "D", min=0)] = None,
     throughput: Annotated[
-        float | None,
-        option("Output tokens a second of the whole server, if known.", "T", min=0),
+        float | None, option("Output tokens a second of the whole server, if known.", "T", min=0)
     ] = None,
     recipe: Annotated[
         str | None,
@@ -116,8 +113,7 @@ def plan(
         ),
     ] = None,
     facts: Annotated[
-        bool,
-        option("--facts", "Print the rows of m3agent's tables, their age, and their sources."),
+        bool, option("--facts", "Print the rows of m3agent's tables, their age, and their sources.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -136,60 +132,54 @@ def plan(
     from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
     from m3agent.serving.plan.planner import HardwarePrices, PlanRequest
 
-    try:
-        if (agents is None) != (repository_tokens is None):
-            raise UsageError(
-                "--agents and --repository-tokens belong together: give both (`m3agent context --stats` counts the tokens)"
-            )
-        if agents is not None and not (context is None and typical is None and concurrency == 1):
+    if (agents is None) != (repository_tokens is None):
+        raise UsageError(
+            "--agents and --repository-tokens belong together: give both (`m3agent context --stats` counts the tokens)"
+        )
+    if agents is not None:
+        if (context, typical, concurrency) != (None, None, 1):
             raise UsageError("--agents decides --context, --concurrency and --typical: leave these out")
-        if agents is not None and engine is EngineKind.TRTLLM and precision is not Precision.NVFP4:
+        if engine is EngineKind.TRTLLM and precision is not Precision.NVFP4:
             raise UsageError(
                 "--agents is for servers that keep prefixes, and trtllm keeps them only with --precision nvfp4 on B200 or "
                 "GB200: leave out --engine"
             )
-        if gpus is None and gpu_memory is not None:
-            raise UsageError("--gpu-memory is the memory of GPUs that --gpus names: give both")
-        wish = PlanRequest(
-            context=NATIVE_CONTEXT if context is None else context,
-            concurrency=concurrency,
-            typical=typical,
-            precision=precision,
-            engine=engine,
-            vision=vision,
-            draft_use=draft,
-            host_cache=host_cache * GIGABYTE,
-        )
-        prices = HardwarePrices(gpu_price, throughput)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    if gpus is None and gpu_memory is not None:
+        raise UsageError("--gpu-memory is the memory of GPUs that --gpus names: give both")
+    wish = PlanRequest(
+        context=NATIVE_CONTEXT if context is None else context,
+        concurrency=concurrency,
+        typical=typical,
+        precision=precision,
+        engine=engine,
+        vision=vision,
+        draft_use=draft,
+        host_cache=host_cache * GIGABYTE,
+    )
+    prices = HardwarePrices(gpu_price, throughput)
     try:
-        fleet = parse_gpus(gpus, gpu_memory) if gpus is not None else _here()
+        fleet = _here() if gpus is None else parse_gpus(gpus, gpu_memory)
     except UnknownGpu as error:
         raise UsageError(unknown_gpu(error, wish)) from None
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     if agents is not None and repository_tokens is not None:
-        raise typer.Exit(
-            _team(fleet, wish, prices, agents, repository_tokens, local=gpus is None, as_json=as_json)
-        )
-    raise typer.Exit(_plan(fleet, wish, prices, local=gpus is None, as_json=as_json))
+        _team(fleet, wish, prices, agents, repository_tokens, local=gpus is None, as_json=as_json)
+    else:
+        _plan(fleet, wish, prices, local=gpus is None, as_json=as_json)
 
 
-def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: bool, as_json: bool) -> int:
+def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: bool, as_json: bool) -> None:
     from m3agent.serving.plan.planner import plans, refusals
 
-    found = plans(fleet, wish, prices)
-    refused = [] if found and not as_json else refusals(fleet, wish)
+    ways = plans(fleet, wish, prices)
+    refused = [] if ways and not as_json else refusals(fleet, wish)
     if as_json:
-        _print_json(fleet, wish, found, refused)
-    elif found:
+        _print_json(fleet, wish, ways, refused)
+    elif ways:
         known = _serve_knows(fleet, local=local)
-        _show(fleet, wish, found, serve_options(str(fleet), wish, local=local) if known else None)
-    if found:
-        return 0
-    fault = EnvironmentFault if local else UsageError
-    raise fault(refusal(fleet, wish, refused))
+        _show(fleet, wish, ways, serve_options(str(fleet), wish, local=local) if known else None)
+    if not ways:
+        fault = EnvironmentFault if local else UsageError
+        raise fault(refusal(fleet, wish, refused))
 
 
 def _team(
@@ -201,27 +191,20 @@ def _team(
     *,
     local: bool,
     as_json: bool,
-) -> int:
+) -> None:
     """Answer for a team: how many agents at once, how fast, at what cost, and what to add."""
     from m3agent.serving.plan.agents import session_tokens, team_plan
 
-    try:
-        wish = dataclasses.replace(wish, context=session_tokens(repository), concurrency=agents)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    wish = dataclasses.replace(wish, context=session_tokens(repository), concurrency=agents)
     answer = team_plan(fleet, wish, agents, repository, prices)
     if answer is None:
         fault = EnvironmentFault if local else UsageError
         raise fault(team_refusal(fleet, wish, repository))
     if as_json:
-        import json
-
         from m3agent.serving.plan.recipe import LICENCE
 
-        print_bytes(
-            json.dumps({"gpus": str(fleet), "licence": LICENCE, **answer.json()}, indent=2).encode() + b"\n"
-        )
-        return 0
+        print_json({"gpus": str(fleet), "licence": LICENCE, **answer.json()})
+        return
     from m3agent.agent.ui.agents_view import team_block
     from m3agent.agent.ui.layout import in_order
     from m3agent.agent.ui.plan_view import labelled
@@ -238,34 +221,33 @@ def _team(
     else:
         next_steps.append(labelled("next", _by_recipe(answer.plan)))
     print_block(in_order(team_block(str(fleet), answer), *next_steps))
-    return 0
 
 
-def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[str] | None) -> None:
+def _show(fleet: Fleet, wish: PlanRequest, ways: list[Plan], options: Sequence[str] | None) -> None:
     from rich.text import Text
 
     from m3agent.agent.ui.layout import in_order
     from m3agent.agent.ui.plan_view import described, labelled, overview, paragraph
 
     if options is None:
-        step = _by_recipe(found[0])
+        step = _by_recipe(ways[0])
     else:
         step = f"{shlex.join(['m3agent', 'serve', *options])}\nWith --dry-run it only shows what it starts."
-    several = f"{len(found)} plans, the best first" if len(found) > 1 else "one plan"
-    if len(found) > SHOWN:
-        several = f"the best {SHOWN} of {len(found)} plans (--json prints all)"
+    several = f"{len(ways)} plans, the best first" if len(ways) > 1 else "one plan"
+    if len(ways) > SHOWN:
+        several = f"the best {SHOWN} of {len(ways)} plans (--json prints all)"
     at_once = "a sequence" if wish.concurrency == 1 else f"{wish.concurrency} sequences"
-    said = f"M3 on {fleet}, {at_once} of {wish.sequence:,} tokens: {several}"
+    head = f"M3 on {fleet}, {at_once} of {wish.sequence:,} tokens: {several}"
     print_block(
         in_order(
-            paragraph(Text(said, "bold")),
+            paragraph(Text(head, "bold")),
             paragraph(Text()),
-            overview(found[:SHOWN]),
+            overview(ways[:SHOWN]),
             paragraph(Text()),
             paragraph(Text("Plan 1", "bold")),
-            described(found[0]),
-            *([labelled("order", ORDER)] if len(found) > 1 else []),
-            *([labelled("other plans", OTHER_PLANS)] if len(found) > 1 and options is not None else []),
+            described(ways[0]),
+            *([labelled("order", ORDER)] if len(ways) > 1 else []),
+            *([labelled("other plans", OTHER_PLANS)] if len(ways) > 1 and options is not None else []),
             labelled("next", step),
         )
     )
@@ -325,12 +307,9 @@ def print_block(block: Block) -> None:
 
 
 def _here() -> Fleet:
-    from m3agent.serving.plan.detect import DetectionError, detect
+    from m3agent.serving.plan.detect import detect
 
-    try:
-        detected = detect(os.environ)
-    except DetectionError as error:
-        raise EnvironmentFault(str(error)) from None
+    detected = detect(os.environ)
     say(f"this machine has {detected.fleet}")
     for note in detected.notes:
         say(note)
@@ -349,10 +328,7 @@ def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
     from m3agent.serving.plan.planner import longest_context, nearest, smallest
 
     longest, enough = longest_context(fleet, wish, wish.concurrency), smallest(fleet, wish)
-    advice = [
-        *([f"lower --context to {longest:,}"] if longest else []),
-        *_other_ways(fleet, wish),
-    ]
+    advice = [*([f"lower --context to {longest:,}"] if longest else []), *_other_ways(fleet, wish)]
     if enough is not None and (enough.count > fleet.count or enough.nodes > fleet.nodes):
         advice.append(f"take {enough}")
     reasons = [_reason(refusal) for refusal in refused]
@@ -361,9 +337,9 @@ def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
         if enough is None and (kinds := nearest(wish)[:NEAREST]):
             advice.append(f"take {' or '.join(map(str, kinds))}")
     lacking = not all(refusal.trap for refusal in refused)
-    said = f"M3 cannot be served on {fleet} with {wish.context:,} tokens of context"
+    head = f"M3 cannot be served on {fleet} with {wish.context:,} tokens of context"
     listed = ", ".join([*advice[:-1], f"or {advice[-1]}"]) if len(advice) > 2 else " or ".join(advice)
-    first = f"{said}: {listed}" if advice else said
+    first = f"{head}: {listed}" if advice else head
     return ". ".join([first, *reasons, *([needed(wish)] if refused and lacking and not advice else [])])
 
 
@@ -375,14 +351,14 @@ def _other_ways(fleet: Fleet, wish: PlanRequest) -> list[str]:
         return []
     ways: list[str] = []
     for precision in Precision if wish.precision is None else ():
-        if found := plans(fleet, dataclasses.replace(wish, precision=precision)):
-            ways.append(f"add --precision {precision} (the recipe {found[0].recipe})")
+        if served := plans(fleet, dataclasses.replace(wish, precision=precision)):
+            ways.append(f"add --precision {precision} (the recipe {served[0].recipe})")
     open_wish = dataclasses.replace(wish, engine=None)
-    if found := plans(fleet, open_wish):
-        ways.append(f"leave out --engine ({found[0].engine} serves it on {fleet})")
-    elif wish.precision and (found := plans(fleet, dataclasses.replace(open_wish, precision=None))):
+    if served := plans(fleet, open_wish):
+        ways.append(f"leave out --engine ({served[0].engine} serves it on {fleet})")
+    elif wish.precision and (served := plans(fleet, dataclasses.replace(open_wish, precision=None))):
         ways.append(
-            f"leave out --engine and --precision ({found[0].engine} serves it on {fleet} with {found[0].precision})"
+            f"leave out --engine and --precision ({served[0].engine} serves it on {fleet} with {served[0].precision})"
         )
     return ways
 
@@ -393,9 +369,9 @@ def team_refusal(fleet: Fleet, wish: PlanRequest, repository: int) -> str:
 
     agents = f"{wish.concurrency} agents" if wish.concurrency > 1 else "an agent"
     enough = smallest(fleet, wish)
-    found = [enough] if enough is not None else nearest(wish)[:NEAREST]
-    if found:
-        advice = f"take {' or '.join(map(str, found))}, enough for {agents}"
+    fleets = [enough] if enough is not None else nearest(wish)[:NEAREST]
+    if fleets:
+        advice = f"take {' or '.join(map(str, fleets))}, enough for {agents}"
     elif some := smallest(fleet, dataclasses.replace(wish, concurrency=1)):
         advice = (
             f"no 16 GPUs of a kind keep the sessions of {agents}; `m3agent plan --gpus {some} --agents {wish.concurrency} "
@@ -403,8 +379,8 @@ def team_refusal(fleet: Fleet, wish: PlanRequest, repository: int) -> str:
         )
     else:
         advice = needed(wish)
-    said = f"M3 cannot be served on {fleet} with the {wish.context:,} tokens of context that an agent needs: {advice}"
-    return ". ".join([said, *(_reason(refusal) for refusal in refusals(fleet, wish))])
+    head = f"M3 cannot be served on {fleet} with the {wish.context:,} tokens of context that an agent needs: {advice}"
+    return ". ".join([head, *(_reason(refusal) for refusal in refusals(fleet, wish))])
 
 
 def _reason(refusal: Refusal) -> str:
@@ -440,50 +416,43 @@ def needed(wish: PlanRequest) -> str:
 
 def _print_facts(*, as_json: bool) -> None:
     """Print the rows of the tables of facts."""
-    import json
     from datetime import UTC, datetime
 
     from m3agent.serving.facts.table import facts
     from m3agent.util.table import columns
 
-    found = facts(datetime.now(UTC).date())
+    rows = facts(datetime.now(UTC).date())
     if as_json:
-        print_bytes(json.dumps([dataclasses.asdict(fact) for fact in found], indent=2).encode() + b"\n")
+        print_json([dataclasses.asdict(fact) for fact in rows])
         return
     table = [("TABLE", "ROW", "DATE", "DAYS", "SOURCE")]
-    table += [(one.table, one.row, one.date, str(one.days), one.source) for one in found]
+    table += [(fact.table, fact.row, fact.date, str(fact.days), fact.source) for fact in rows]
     print_bytes(columns(table).encode())
 
 
 def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool) -> None:
     """Print a documented recipe with the changes for agent work, or the names of all recipes."""
-    import json
+    from m3agent.serving.plan.overlay import recipe_json, recipe_text
+    from m3agent.serving.plan.recipe import RECIPES
 
-    from m3agent.serving.plan.recipe_json import recipe_json, recipe_list, recipe_text
-
-    try:
-        if name == "list":
-            names = recipe_list()
-            text = json.dumps(names, indent=2) if as_json else "\n".join(names)
-        elif as_json:
-            text = json.dumps(recipe_json(name, context=context, vision=vision), indent=2)
-        else:
-            text = recipe_text(name, context=context, vision=vision).rstrip("\n")
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    print_bytes(f"{text}\n".encode())
+    names = [known.name for known in RECIPES]
+    if as_json:
+        print_json(names if name == "list" else recipe_json(name, context=context, vision=vision))
+    elif name == "list":
+        print_bytes("".join(f"{known}\n" for known in names).encode())
+    else:
+        print_bytes(recipe_text(name, context=context, vision=vision).encode())
 
 
-def _print_json(fleet: Fleet, wish: PlanRequest, found: list[Plan], refused: list[Refusal]) -> None:
-    import json
-
+def _print_json(fleet: Fleet, wish: PlanRequest, ways: list[Plan], refused: list[Refusal]) -> None:
     from m3agent.serving.plan.recipe import LICENCE
 
-    value = {
-        "gpus": str(fleet),
-        "licence": LICENCE,
-        "wish": dataclasses.asdict(wish),
-        "plans": [plan.json() for plan in found],
-        "refusals": [dataclasses.asdict(refusal) for refusal in refused],
-    }
-    print_bytes(json.dumps(value, indent=2).encode() + b"\n")
+    print_json(
+        {
+            "gpus": str(fleet),
+            "licence": LICENCE,
+            "wish": dataclasses.asdict(wish),
+            "plans": [plan.json() for plan in ways],
+            "refusals": [dataclasses.asdict(refusal) for refusal in refused],
+        }
+    )

@@ -153,7 +153,7 @@ def verify():
     oracle_count(types.SimpleNamespace(kind="file"), "a")
 
 def serve():
-    from m3agent.serving.check.token_ids import ids_check
+    from m3agent.serving.check.wire_check import ids_check
     print(asyncio.run(ids_check(None, api_key=None, tokenizer=Path("tokenizer.json"))).fix)
 
 def data():

@@ -32,18 +32,15 @@ def bench(
     endpoint: ServerUrl = None,
     model: ServedModel = None,
     lengths: Annotated[
-        str,
-        option("Prompt lengths in tokens; those that do not fit the window are left out.", "N,..."),
+        str, option("Prompt lengths in tokens; those that do not fit the window are left out.", "N,...")
     ] = "8K,32K,128K,512K,1000000",
     rounds: Annotated[int, option("How often each is measured.", "N", min=1, max=100)] = 3,
     output_tokens: Annotated[int, option("Length of each answer in tokens.", "N", min=2)] = 64,
     concurrency: Annotated[
-        str,
-        option("Numbers of concurrent streams, each with its own prompt; 0 for none.", "N,..."),
+        str, option("Numbers of concurrent streams, each with its own prompt; 0 for none.", "N,...")
     ] = "1,2,4,8",
     agents: Annotated[
-        int,
-        option("Agents that share a prefix, as with --attempts; 0 for none.", "N", min=0),
+        int, option("Agents that share a prefix, as with --attempts; 0 for none.", "N", min=0)
     ] = 4,
     shared_prefix: Annotated[str, option("Length of the shared prefix in tokens.", "N")] = "128K",
     seed: Annotated[int, option("Seed of the prompts' text.", "N")] = 0,
@@ -64,8 +61,7 @@ def bench(
     ] = None,
     baseline: Annotated[Path | None, option("Compare with the JSON of an earlier bench.", "FILE")] = None,
     threshold: Annotated[
-        float,
-        option("Percent by which a figure may be worse than the baseline's.", "P", min=0),
+        float, option("Percent by which a figure may be worse than the baseline's.", "P", min=0)
     ] = 10,
     as_json: AsJson = False,
 ) -> None:
@@ -176,12 +172,13 @@ class _Work:
             print_bytes(to_json(result).encode())
         else:
             print_text(_text(result), end="")
-        said = _compared_text(comparisons, only)
-        print_bytes(said.encode(), err=as_json)
+        compared = _compared_text(comparisons, only)
+        print_bytes(compared.encode(), err=as_json)
         if result.ended == "died" or not any(row.requests for row in result.rows):
             say(result.error or "nothing could be measured")
             return ServerFault.exit_code
-        return REGRESSION_EXIT if self.baseline is not None and any(one.worse for one in comparisons) else 0
+        worse = self.baseline is not None and any(comparison.worse for comparison in comparisons)
+        return REGRESSION_EXIT if worse else 0
 
     def _compared(self, result: BenchResult) -> tuple[list[BenchComparison], list[str]]:
         from m3agent.serving.bench.compare import against_baseline, against_plan
@@ -244,7 +241,6 @@ def expectation(plan: Mapping[str, Any], sequence: int | None = None) -> dict[st
     """Return the values that a plan promises for what is measured here, without unknown values.
 
     Args:
-        plan: The plan.
         sequence: Tokens of the context that the plan's speed is for; None means the plan's longest context.
     """
     promised = {
@@ -313,9 +309,11 @@ def _compared_text(comparisons: Sequence[BenchComparison], only: Sequence[str]) 
     if not comparisons and not only:
         return ""
     rows = [("COMPARED", "", "EXPECTED", "MEASURED", "RATIO", "")]
-    for one in comparisons:
-        measured = UNKNOWN if one.measured is None else _digits(one.measured)
-        ratio = UNKNOWN if one.ratio is None else f"{one.ratio:.2f}"
-        verdict = "worse" if one.worse else ""
-        rows.append((one.name, one.unit, _digits(one.expected), measured, ratio, verdict))
+    for comparison in comparisons:
+        measured = UNKNOWN if comparison.measured is None else _digits(comparison.measured)
+        ratio = UNKNOWN if comparison.ratio is None else f"{comparison.ratio:.2f}"
+        verdict = "worse" if comparison.worse else ""
+        rows.append(
+            (comparison.name, comparison.unit, _digits(comparison.expected), measured, ratio, verdict)
+        )
     return "\n" + columns(rows) + "".join(f"note: {part}\n" for part in only)

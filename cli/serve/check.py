@@ -32,12 +32,10 @@ def check(
     endpoint: ServerUrl = None,
     model: ServedModel = None,
     context: Annotated[
-        int | None,
-        option("Context window that the server should have, in tokens.", "N", parser=some_tokens),
+        int | None, option("Context window that the server should have, in tokens.", "N", parser=some_tokens)
     ] = None,
     concurrency: Annotated[
-        int | None,
-        option("Sequences that the KV cache should hold at a time.", "N", min=1, max=4096),
+        int | None, option("Sequences that the KV cache should hold at a time.", "N", min=1, max=4096)
     ] = None,
     typical: Typical = None,
     prometheus: Annotated[
@@ -61,12 +59,12 @@ def check(
     from m3agent.cli import check_table
     from m3agent.util.sanitize import columns_of
 
-    found = run(_check(endpoint, model, (context, concurrency, typical), prometheus, evict=evict))
+    checks = run(_check(endpoint, model, (context, concurrency, typical), prometheus, evict=evict))
     if as_json:
-        print_bytes(check_table.as_json(found).encode())
+        print_bytes(check_table.as_json(checks).encode())
     else:
-        print_result(check_table.table(found, failed="failed", width=columns_of(sys.stdout)))
-    raise typer.Exit(ServerFault.exit_code if any(one.ok is False for one in found) else 0)
+        print_result(check_table.table(checks, failed="failed", width=columns_of(sys.stdout)))
+    raise typer.Exit(ServerFault.exit_code if any(result.ok is False for result in checks) else 0)
 
 
 @serve_app.command()
@@ -74,8 +72,7 @@ def scrape(
     endpoint: ServerUrl = None,
     model: ServedModel = None,
     credentials_file: Annotated[
-        str | None,
-        option("File with the key on Prometheus' machine, if the metrics need a key.", "FILE"),
+        str | None, option("File with the key on Prometheus' machine, if the metrics need a key.", "FILE")
     ] = None,
     alerts: Annotated[bool, option("--alerts", "Print alerting rules instead, for a separate file.")] = False,
     board: Annotated[bool, option("--dashboard", "Print a dashboard for Grafana instead.")] = False,
@@ -85,13 +82,13 @@ def scrape(
 
     if alerts and board:
         raise UsageError("--alerts and --dashboard print different files: give one at a time")
-    found = run(_chosen(endpoint, model)).endpoint
+    target = run(_chosen(endpoint, model)).endpoint
     if board:
-        text = dashboard(found)
+        text = dashboard(target)
     elif alerts:
-        text = alert_rules(found)
+        text = alert_rules(target)
     else:
-        text = scrape_config(found, credentials_file=credentials_file)
+        text = scrape_config(target, credentials_file=credentials_file)
     print_bytes(text.encode())
 
 
@@ -109,10 +106,9 @@ async def _check(
     from m3agent.serving.check.checklist import checklist
     from m3agent.serving.check.draft_check import draft_check
     from m3agent.serving.check.model_check import model_check
-    from m3agent.serving.check.partial_prefix import partial_prefix_check
+    from m3agent.serving.check.prefix_checks import partial_prefix_check, restored_prefix_check
     from m3agent.serving.check.prefix_probe import examine
     from m3agent.serving.check.reasoning_check import reasoning_check
-    from m3agent.serving.check.restored_prefix import restored_prefix_check
     from m3agent.serving.check.wire_check import EXAMINE_SECONDS, wire_check
 
     context, concurrency, typical = work
@@ -123,30 +119,25 @@ async def _check(
     _listen(f"{endpoint.model} at {endpoint.url}")
     _listen("prefix cache and tokenizer")
     findings = await examine(endpoint, api_key=key, timeout=EXAMINE_SECONDS)
-    found = await wire_check(
-        endpoint,
-        api_key=key,
-        context=context,
-        tokenizer=tokenizer,
-        listen=_listen,
-        findings=findings,
+    checks = await wire_check(
+        endpoint, api_key=key, context=context, tokenizer=tokenizer, listen=_listen, findings=findings
     )
     _listen("the end of the reasoning")
-    found += await reasoning_check(endpoint, api_key=key, thinking=server.settings.thinking)
-    found += await model_check(endpoint, api_key=key, listen=_listen)
+    checks += await reasoning_check(endpoint, api_key=key, thinking=server.settings.thinking)
+    checks += await model_check(endpoint, api_key=key, listen=_listen)
     _listen("the draft, if there is one")
-    found += await draft_check(endpoint, api_key=key)
-    found += await asyncio.to_thread(_sparse_attention, server)
+    checks += await draft_check(endpoint, api_key=key)
+    checks += await asyncio.to_thread(_sparse_attention, server)
     _listen("prefixes that end inside a block")
-    found += await partial_prefix_check(endpoint, api_key=key)
+    checks += await partial_prefix_check(endpoint, api_key=key)
     if evict:
         _listen("a prefix that leaves the GPUs")
-        found += await restored_prefix_check(endpoint, api_key=key)
+        checks += await restored_prefix_check(endpoint, api_key=key)
     _listen("settings and metrics")
-    found += await checklist(
+    checks += await checklist(
         endpoint, api_key=key, workload=workload, prometheus=prometheus, findings=findings
     )
-    return list({one.name: one for one in found}.values())
+    return list({result.name: result for result in checks}.values())
 
 
 def _sparse_attention(server: ChosenServer) -> list[Check]:

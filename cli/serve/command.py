@@ -14,13 +14,11 @@ from m3agent.cli.common import Typical, option, print_bytes, run, state_folder
 from m3agent.cli.plan import Concurrency, Drafting, HostCacheGb, Vision, WeightPrecision
 from m3agent.cli.serve.app import ENGINE_OPTIONS, serve_app
 from m3agent.serving.plan.kinds import DraftUse
-from m3agent.util.errors import EnvironmentFault, ServerFault, UsageError
+from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.sanitize import columns_of, print_note
 from m3agent.util.token_count import some_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from m3agent.cli.serve.options import ServeRequest
 
 _LAUNCH = "Launching M3"
@@ -65,8 +63,7 @@ def serve(
         ),
     ] = False,
     gpus: Annotated[
-        str | None,
-        option("GPUs to use, like 4xH200; by default all visible ones.", "SPEC"),
+        str | None, option("GPUs to use, like 4xH200; by default all visible ones.", "SPEC")
     ] = None,
     window: Annotated[
         int | None,
@@ -97,8 +94,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, option("Port; 0 takes a free port.", "N", min=0, max=65535)] = 8000,
     load_minutes: Annotated[
-        float | None,
-        option("Give up if the server does not answer within this many minutes.", "M", min=0.1),
+        float | None, option("Give up if the server does not answer within this many minutes.", "M", min=0.1)
     ] = None,
     container: Annotated[
         bool,
@@ -110,8 +106,7 @@ def serve(
         bool, option("--slurm", "Run the engine as a Slurm job, on the GPUs that --gpus names.")
     ] = False,
     sbatch: Annotated[
-        list[str] | None,
-        option("An option for sbatch, like --sbatch=--partition=gpu; repeatable.", "OPTION"),
+        list[str] | None, option("An option for sbatch, like --sbatch=--partition=gpu; repeatable.", "OPTION")
     ] = None,
     node_rank: Annotated[
         int | None,
@@ -129,8 +124,7 @@ def serve(
     ] = None,
     router: Annotated[RouterName, option("The router of --servers.")] = RouterName.vllm_router,
     write: Annotated[
-        Path | None,
-        option("Write the scripts of --servers into this new folder.", "FOLDER"),
+        Path | None, option("Write the scripts of --servers into this new folder.", "FOLDER")
     ] = None,
     kubernetes: Annotated[
         Path | None,
@@ -145,8 +139,7 @@ def serve(
         bool, option("--detach", "Return when the server is ready; `m3agent serve stop` ends it.")
     ] = False,
     seed: Annotated[
-        int | None,
-        option("Seed of the embedded engine's search; by default 0.", "N", min=0),
+        int | None, option("Seed of the embedded engine's search; by default 0.", "N", min=0)
     ] = None,
     candidates: Annotated[
         int | None,
@@ -162,36 +155,17 @@ def serve(
         return
     from m3agent.cli.serve import options as serve_choice
 
-    options: Sequence[str] = context.meta.get(ENGINE_OPTIONS, ())
-    asked = serve_choice.ServeRequest(
-        engine=None if engine is None else engine.value,
-        model=model,
-        gpus=gpus,
-        context=window,
-        concurrency=concurrency,
-        typical=typical,
-        precision=None if precision is None else precision.value,
-        vision=vision,
-        draft=draft.value,
-        host_cache=host_cache,
-        draft_model=draft_model,
-        recipe=recipe,
-        download=download,
-        host=host,
-        port=port,
-        load_minutes=load_minutes,
-        options=tuple(options),
-        container=container or image is not None,
-        image=image,
-        pull=pull,
-        slurm=slurm,
-        sbatch=tuple(sbatch or ()),
-        node_rank=node_rank,
-        master=master,
-        servers=servers,
-        router=router.value,
-        kubernetes=kubernetes is not None,
-    )
+    given = {
+        name: value for name, value in context.params.items() if hasattr(serve_choice.ServeRequest, name)
+    }
+    given |= {
+        "context": window,
+        "options": tuple(context.meta.get(ENGINE_OPTIONS, ())),
+        "container": container or image is not None,
+        "sbatch": tuple(sbatch or ()),
+        "kubernetes": kubernetes is not None,
+    }
+    asked = serve_choice.ServeRequest(**given)
     why = serve_choice.why_embedded(asked, os.environ)
     if why is None:
         refuse_search_options(seed, candidates)
@@ -205,13 +179,12 @@ def serve(
         raise typer.Exit(detached(sys.argv, state))
     if why is not None:
         _refuse_other_machines(host)
-        if dry_run:
-            given = {"--seed": seed, "--candidates": candidates}
-            from m3agent.cli.serve.dry_run import dry_run_embedded
-
-            _print_script(dry_run_embedded(asked, why, given))
+        if not dry_run:
+            run(_embedded(host, port, candidates, seed or 0, state))
             return
-        run(_embedded(host, port, candidates, seed or 0, state))
+        from m3agent.cli.serve.dry_run import dry_run_embedded
+
+        _print_script(dry_run_embedded(asked, why, {"--seed": seed, "--candidates": candidates}))
     elif dry_run:
         from m3agent.cli.serve.dry_run import dry_run as script_of
 
@@ -253,14 +226,11 @@ def _server_files(asked: ServeRequest, folder: Path | None, *, dry_run: bool) ->
 async def _serve(asked: ServeRequest, state: Path) -> None:
     from m3agent.agent.ui.serve_display import ServeView
     from m3agent.cli.serve.launch import launch
-    from m3agent.serving.launch.server import LaunchFailed, Server
+    from m3agent.serving.launch.server import Server
 
     with ServeView() as view:
         server, record = launch(asked, state, os.environ, view.say)
-        try:
-            await Server(server, record, os.environ, view).run()
-        except LaunchFailed as error:
-            raise ServerFault(str(error)) from None
+        await Server(server, record, os.environ, view).run()
 
 
 def refuse_search_options(seed: int | None, candidates: int | None) -> None:
@@ -314,7 +284,7 @@ async def _embedded(host: str, port: int, candidates: int | None, seed: int, sta
 
 def _print_script(script: str) -> None:
     """Print a script: as it is to files and pipes, with wrapped comments to a terminal."""
-    from m3agent.cli.serve.comments import wrapped
+    from m3agent.cli.serve.dry_run import wrapped
 
     columns = columns_of(sys.stdout)
     print_bytes((wrapped(script, columns) if columns else script).encode())

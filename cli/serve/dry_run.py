@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from m3agent.cli.serve.options import Choice, ServeRequest, choose, image_of, reachable
-from m3agent.serving.launch.container import container_command, without_chosen_gpus
+from m3agent.serving.launch.container import container_start, without_chosen_gpus
 from m3agent.serving.launch.job import EngineJob
-from m3agent.serving.launch.nodes import as_node, node_commands
+from m3agent.serving.launch.nodes import as_node
 from m3agent.serving.launch.slurm import slurm_command
-from m3agent.serving.plan.recipe_json import UNVERIFIED, changes_text
-from m3agent.util.errors import UsageError
+from m3agent.serving.plan.overlay import UNVERIFIED, changes_text
 
 _NAME = "m3agent-server"
 _HERE = Path("$PWD")
@@ -23,8 +24,6 @@ def dry_run_embedded(asked: ServeRequest, why: str, options: Mapping[str, object
     """Return the command that serves the embedded engine, for a shell; everything else is in comments.
 
     Args:
-        asked: The options.
-        why: The reason for using the embedded engine.
         options: The options of the search, by flag. None means that the option was not given.
     """
     port = asked.port or "PORT"
@@ -45,97 +44,128 @@ def dry_run_embedded(asked: ServeRequest, why: str, options: Mapping[str, object
 
 def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
     """Return the command, for a shell; the plan and its reasons are in comments."""
-    from m3agent.cli.plan import plan_details
     from m3agent.serving.plan.command import command_line
 
     asked = reachable(asked)
     choice = choose(asked, environ, key=None, local=False)
-    job = choice.prepared.job
+    prepared, job = choice.prepared, choice.prepared.job
     if asked.node_rank is not None:
-        try:
-            job = as_node(job, asked.node_rank, asked.master or "")
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-    lines = [*(f"m3agent: {note}" for note in choice.notes)]
-    if choice.plan is not None:
-        lines += plan_details(choice.plan).strip("\n").splitlines()
-    else:
-        lines.append(f"{'GPUs':<12} {choice.prepared.recipe.gpus}")
-    if not choice.prepared.recipe.verified:
-        lines.append(UNVERIFIED)
-    if asked.container:
-        image = image_of(asked, choice.prepared)
-        first = "--pull fetches it" if asked.pull else f"pull it first: docker pull {image}"
-        lines.append(f"{'image':<12} {image} ({first})")
-    no_server = choice.prepared.recipe.no_server
-    if no_server is not None:
-        lines.append(f"{'next':<12} {no_server}")
-    elif job.nodes == 1 or asked.slurm:
-        where = "on a login node of Slurm" if asked.slurm else "on a machine with these GPUs"
-        lines.append(
-            f"{'next':<12} leave out --dry-run {where}: it starts the server, and `m3agent fix ISSUE` finds it"
-        )
-    lines = [f"# {line}" for line in lines]
-    changed = "changed for agent work and this plan" if choice.prepared.changes else "as it is documented"
-    lines += ["#", f"# {choice.prepared.recipe.name}, {changed}:"]
-    lines += changes_text(choice.prepared.changes)
+        job = as_node(job, asked.node_rank, asked.master or "")
+    lines = [f"# {line}" for line in _about(asked, choice)]
+    changed = "changed for agent work and this plan" if prepared.changes else "as it is documented"
+    lines += ["#", f"# {prepared.recipe.name}, {changed}:", *changes_text(prepared.changes)]
     argv, env, files = _started(asked, choice, job, environ)
     for name, text in files.items():
         lines += ["#", f"# {name}:", *(f"#   {line}".rstrip() for line in text.splitlines())]
-    lines += [f"# install with the engine: {package}" for package in choice.prepared.packages]
+    lines += [f"# install with the engine: {package}" for package in prepared.packages]
     if files and (asked.container or asked.slurm):
         lines += ["#", f"# Write {', '.join(files)} into the current folder before the command:"]
-    if job.nodes > 1 and asked.node_rank is None and not asked.slurm and job.engine in ("vllm", "sglang"):
-        lines += ["#", "# On each node, its address in place of NODE1 and so on (or --slurm):"]
-        nodes = [f"NODE{number}" for number in range(1, job.nodes + 1)]
-        for one in node_commands(job, nodes):
-            lines += [f"# {one.node}:", command_line(one.argv, one.env)]
-        return "\n".join(lines) + "\n"
-    return "\n".join([*lines, command_line(argv, env)]) + "\n"
+    if not asked.by_hand(job):
+        return "\n".join([*lines, command_line(argv, env)]) + "\n"
+    lines += ["#", "# On each node, its address in place of NODE1 and so on (or --slurm):"]
+    for rank in range(job.nodes):
+        lines += [f"# NODE{rank + 1}:", command_line(as_node(job, rank, "NODE1").argv, job.env)]
+    return "\n".join(lines) + "\n"
+
+
+def _about(asked: ServeRequest, choice: Choice) -> Iterator[str]:
+    """Yield the notes, the plan, and what to do next."""
+    prepared = choice.prepared
+    yield from (*_notes(choice), *_plan_of(choice))
+    if choice.plan is None:
+        yield f"{'GPUs':<12} {prepared.recipe.gpus}"
+    if not prepared.recipe.verified:
+        yield UNVERIFIED
+    if asked.container:
+        image = image_of(asked, prepared)
+        first = "--pull fetches it" if asked.pull else f"pull it first: docker pull {image}"
+        yield f"{'image':<12} {image} ({first})"
+    if prepared.recipe.no_server is not None:
+        yield f"{'next':<12} {prepared.recipe.no_server}"
+    elif prepared.job.nodes == 1 or asked.slurm:
+        where = "on a login node of Slurm" if asked.slurm else "on a machine with these GPUs"
+        yield (
+            f"{'next':<12} leave out --dry-run {where}: it starts the server, and `m3agent fix ISSUE` finds it"
+        )
+
+
+def _notes(choice: Choice) -> list[str]:
+    return [f"m3agent: {note}" for note in choice.notes]
+
+
+def _plan_of(choice: Choice) -> list[str]:
+    from m3agent.cli.plan import plan_details
+
+    return [] if choice.plan is None else plan_details(choice.plan).strip("\n").splitlines()
 
 
 def _started(
     asked: ServeRequest, choice: Choice, job: EngineJob, environ: Mapping[str, str]
 ) -> tuple[Sequence[str], Mapping[str, str], Mapping[str, str]]:
-    """Return the command that starts the job: directly, in a container or through Slurm; its variables; its files.
-
-    Raises:
-        UsageError: The job cannot be started this way.
-    """
-    try:
-        if asked.slurm:
-            sbatch, scripts = slurm_command(job, name=_NAME, folder=_HERE, extra=asked.sbatch)
-            return sbatch, job.env, {**job.files, **scripts}
-        if asked.container:
-            start = container_command(
-                job,
-                image=image_of(asked, choice.prepared),
-                name=_NAME,
-                folder=_HERE,
-                environ=environ if asked.gpus is None else without_chosen_gpus(environ),
-                vendor=choice.prepared.recipe.vendor,
-                pull=asked.pull,
-            )
-            return start.argv, start.env, job.files
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    """Return the command that starts the job: directly, in a container or through Slurm; its variables; its files."""
+    if asked.slurm:
+        sbatch, scripts = slurm_command(job, name=_NAME, folder=_HERE, extra=asked.sbatch)
+        return sbatch, job.env, {**job.files, **scripts}
+    if asked.container:
+        start = container_start(
+            job,
+            image=image_of(asked, choice.prepared),
+            name=_NAME,
+            folder=_HERE,
+            environ=environ if asked.gpus is None else without_chosen_gpus(environ),
+            vendor=choice.prepared.recipe.vendor,
+            pull=asked.pull,
+            ready=False,
+        )
+        return start.argv, start.env, job.files
     return job.argv, job.env, job.files
 
 
 def files_text(choice: Choice, files: Mapping[str, str], option: str) -> str:
-    """Return files of servers as text; the plan of each server is in comments.
-
-    Args:
-        choice: What each server starts.
-        files: The files by name.
-        option: The option that writes them.
-    """
-    from m3agent.cli.plan import plan_details
-
-    lines = [*(f"m3agent: {note}" for note in choice.notes), "each server:"]
-    lines += plan_details(choice.plan).strip("\n").splitlines() if choice.plan is not None else []
+    """Return files of servers as text; the plan of each server is in comments."""
+    lines = [*_notes(choice), "each server:", *_plan_of(choice)]
     lines.append(f"{'next':<12} {option} FOLDER without --dry-run writes these files")
     text = "".join(f"# {line}\n" for line in lines)
     # documents of YAML need a line between them, so that `kubectl apply -f -` takes them all
     starts = {name: "---\n" if name.endswith(".yaml") else "\n" for name in files}
     return text + "".join(f"{starts[name]}# file {name}\n{content}" for name, content in files.items())
+
+
+LABELLED = re.compile(r"# [A-Za-z-]+(?: [a-z]+)? {2,}(?=\S)")
+"""A label with its text beside it, such as `# memory       of 139.8 GiB`."""
+NOTE = "#       "
+"""Begins each line of the note below an option."""
+OPTION = re.compile(r"#   [+=-] ")
+"""Begins an option that was added, kept or removed: something to copy."""
+LEAST = 40  # columns; narrower text is hard to read
+
+
+def wrapped(script: str, columns: int) -> str:
+    """Return the script with each comment wrapped at words, its further lines as far to the right as its text."""
+    paragraphs: list[str] = []
+    for line in script.splitlines():
+        if line.startswith(NOTE) and paragraphs and paragraphs[-1].startswith(NOTE):
+            paragraphs[-1] += f" {line.removeprefix(NOTE)}"
+        else:
+            paragraphs.append(line)
+    return "".join(f"{part}\n" for each in paragraphs for part in _lines(each, max(LEAST, columns - 1)))
+
+
+def _lines(line: str, width: int) -> list[str]:
+    if len(line) <= width or not line.startswith("# ") or OPTION.match(line):
+        return [line]
+    if line.startswith(NOTE):
+        indent = NOTE
+    elif label := LABELLED.match(line):
+        indent = "#".ljust(len(label[0]))
+    else:
+        indent = "#   "
+    head = indent if line.startswith(NOTE) else line[: len(indent)]
+    return textwrap.wrap(
+        line[len(head) :],
+        width,
+        initial_indent=head,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
-from m3agent.cli.common import AsJson, argument, option, print_bytes, run, say
+from m3agent.cli.common import AsJson, argument, option, print_json, run, say
 from m3agent.cli.serve.app import serve_app
 from m3agent.util.as_typed import as_typed
-from m3agent.util.errors import EnvironmentFault, ServerFault, UsageError
+from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.sanitize import print_text
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ BAR, LABEL, WIDE = 24, 12, 200  # cells; of a row where there is no terminal
 @serve_app.command()
 def fetch(
     model: Annotated[
-        str | None,
-        argument("A name on Hugging Face.", "[NAME]", show_default="what serve would take here"),
+        str | None, argument("A name on Hugging Face.", "[NAME]", show_default="what serve would take here")
     ] = None,
     revision: Annotated[
         str | None, option("A branch, a tag or a commit.", "REVISION", show_default="main")
@@ -60,8 +59,7 @@ async def _fetch(model: str, revision: str | None, to: Path | None, *, as_json: 
     import asyncio
 
     from m3agent.serving.launch import hub
-    from m3agent.serving.launch.checkpoint import CheckpointError, check_name
-    from m3agent.serving.launch.errors import LaunchError
+    from m3agent.serving.launch.checkpoint import check_name
     from m3agent.util.daemon_thread import in_background
 
     try:
@@ -80,12 +78,6 @@ async def _fetch(model: str, revision: str | None, to: Path | None, *, as_json: 
     except asyncio.CancelledError:
         say("interrupted: what is whole stays, and the same command continues")
         raise
-    except CheckpointError as error:
-        raise UsageError(str(error)) from None
-    except LaunchError as error:
-        raise EnvironmentFault(str(error)) from None
-    except hub.HubError as error:
-        raise ServerFault(str(error)) from None
     _report(snapshot, missing, as_json=as_json)
 
 
@@ -99,8 +91,6 @@ def _announce(snapshot: Snapshot, missing: int, free: int) -> None:
 
 
 def _report(snapshot: Snapshot, missing: int, *, as_json: bool) -> None:
-    import json
-
     from m3agent.serving.plan.draft import known_draft
 
     if as_json:
@@ -113,7 +103,7 @@ def _report(snapshot: Snapshot, missing: int, *, as_json: bool) -> None:
             "bytes": snapshot.size,
             "downloaded": missing,
         }
-        print_bytes(json.dumps(told, indent=2).encode() + b"\n")
+        print_json(told)
         return
     print_text(str(snapshot.folder))
     flag = "--model" if known_draft(snapshot.name) is None else "--draft-model"

@@ -17,17 +17,15 @@ from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch import record as records
 from m3agent.serving.launch.checkpoint import are_cached, lacking_weights
 from m3agent.serving.launch.container import container_start
-from m3agent.serving.launch.errors import LaunchError
-from m3agent.serving.launch.host_memory import SHARED, lacking_memory
-from m3agent.serving.launch.installed import installed_version, lacking_packages
+from m3agent.serving.launch.installed import SHARED, installed_version, lacking_memory, lacking_packages
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.nodes import as_node
 from m3agent.serving.launch.server import Launch
 from m3agent.serving.launch.slurm import slurm_start
 from m3agent.serving.plan.detect import DetectionError, detect
 from m3agent.serving.plan.engines import ENGINES
+from m3agent.serving.plan.overlay import UNVERIFIED
 from m3agent.serving.plan.recipe import LICENCE
-from m3agent.serving.plan.recipe_json import UNVERIFIED
 from m3agent.util.errors import EnvironmentFault, ServerFault, UsageError
 
 PORTS_TRIED = 20
@@ -37,12 +35,6 @@ def launch(
     asked: ServeRequest, state: Path, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> tuple[Launch, records.ServerRecord]:
     """Prepare everything that a server needs before its start. Make its folder and write its record.
-
-    Args:
-        asked: The options.
-        state: The state folder.
-        environ: The environment variables.
-        say: Receives messages for people.
 
     Raises:
         UsageError, EnvironmentFault, ServerFault: The server cannot be started; with the reason.
@@ -62,53 +54,27 @@ def _launch(
 ) -> tuple[Launch, records.ServerRecord]:
     asked = reachable(asked)
     key = None if is_loopback(asked.host) else _key(environ)
-    if asked.here:
+    if not asked.slurm:
         environ = _without_taken(state, environ, say)
         if not asked.node_rank:
             asked = replace(asked, port=_port(asked.host, asked.port))
-    choice = choose(asked, environ, key=key, local=asked.here)
-    for note in choice.notes:
-        say(note)
-    if not choice.prepared.recipe.verified:
-        say(UNVERIFIED)
-    if not choice.prepared.random_weights:
-        say(f"licence of the model: {LICENCE}")
-    job, plan = choice.prepared.job, choice.plan
-    if job.nodes > 1 and asked.node_rank is None and not asked.slurm and job.engine in ("vllm", "sglang"):
+    choice = choose(asked, environ, key=key, local=not asked.slurm)
+    prepared, job, plan = choice.prepared, choice.prepared.job, choice.plan
+    for line in _first_lines(choice):
+        say(line)
+    if asked.by_hand(job):
         raise UsageError(
             f"the plan needs {job.nodes} nodes: start it under Slurm with --slurm, or on each node with "
             f"--node-rank 0 to {job.nodes - 1} and --master ADDRESS of the first"
         )
     version = None
-    if asked.here and not asked.container:
-        version = _check_installed(choice, environ)
-    checkpoint = choice.checkpoint
-    if checkpoint is not None and asked.here and not choice.prepared.random_weights:
-        precision = checkpoint.precision if plan is None else plan.precision
-        if lacking := lacking_weights(checkpoint, precision, environ, download=asked.download):
-            raise EnvironmentFault(lacking)
-    if asked.here and "HF_HUB_OFFLINE" not in environ and are_cached((job.model, job.draft), environ):
-        job = replace(job, env={"HF_HUB_OFFLINE": "1", **job.env})
-        if checkpoint is not None and checkpoint.folder is not None:
-            say(f"weights of {checkpoint.name}: commit {checkpoint.folder.name}, in {checkpoint.folder}")
-    shared = None if asked.container else SHARED  # a container gets shared memory of its own
-    if asked.here and (no_room := lacking_memory(job.host_cache, shared=shared)):
-        raise EnvironmentFault(no_room)
+    if not asked.slurm:
+        version = None if asked.container else _check_installed(choice, environ)
+        job = replace(job, env={**_for_this_machine(asked, choice, environ, say), **job.env})
     devices = _devices(choice)
-    if devices and choice.detected is not None:
-        # the driver's numbers; without PCI_BUS_ID order, the engine's library counts the GPUs differently
-        numbers = {choice.detected.variable: ",".join(devices), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        job = replace(job, env={**numbers, **job.env})
     folder = records.new_folder(state)
-    try:
-        start = _start(asked, job, choice, folder, environ)
-    except LaunchError as error:
-        raise EnvironmentFault(str(error)) from None
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    if key is not None:
-        _private(folder / records.KEY, key)
-    for name, text in job.files.items():
+    start = _start(asked, job, choice, folder, environ)
+    for name, text in {**job.files, **({} if key is None else {records.KEY: key})}.items():
         _private(folder / name, text)
     record = records.ServerRecord(
         url=_url(asked, job),
@@ -120,7 +86,7 @@ def _launch(
         gpus=None if choice.fleet is None else str(choice.fleet),
         devices=devices,
         version=version,
-        random_weights=choice.prepared.random_weights,
+        random_weights=prepared.random_weights,
         argv=job.argv,
         plan=None if plan is None else plan.json(),
     )
@@ -128,30 +94,55 @@ def _launch(
     say(
         f"starting {' '.join(job.argv[:3])} … on {record.gpus or 'its GPUs'}; its log: {folder / records.LOG}"
     )
-    return (
-        Launch(
-            job=job,
-            start=start,
-            folder=folder,
-            key=key,
-            context=asked.context if plan is None else plan.context,
-            tokenizer=_tokenizer(choice),
-            load_seconds=None if asked.load_minutes is None else asked.load_minutes * 60,
-            barred=lambda version: barred(choice, version),
-            answers=not asked.node_rank,
-        ),
-        record,
+    launch = Launch(
+        job=job,
+        start=start,
+        folder=folder,
+        key=key,
+        context=asked.context if plan is None else plan.context,
+        tokenizer=_tokenizer(choice),
+        load_seconds=None if asked.load_minutes is None else asked.load_minutes * 60,
+        barred=lambda version: barred(choice, version),
+        answers=not asked.node_rank,
     )
+    return launch, record
+
+
+def _first_lines(choice: Choice) -> Iterator[str]:
+    yield from choice.notes
+    if not choice.prepared.recipe.verified:
+        yield UNVERIFIED
+    if not choice.prepared.random_weights:
+        yield f"licence of the model: {LICENCE}"
+
+
+def _for_this_machine(
+    asked: ServeRequest, choice: Choice, environ: Mapping[str, str], say: Callable[[str], None]
+) -> dict[str, str]:
+    """Check that weights and host cache have their place on this machine; return the variables that the engine needs here."""
+    job, checkpoint = choice.prepared.job, choice.checkpoint
+    if checkpoint is not None and not choice.prepared.random_weights:
+        precision = checkpoint.precision if choice.plan is None else choice.plan.precision
+        if lacking := lacking_weights(checkpoint, precision, environ, download=asked.download):
+            raise EnvironmentFault(lacking)
+    shared = None if asked.container else SHARED  # a container gets shared memory of its own
+    if no_room := lacking_memory(job.host_cache, shared=shared):
+        raise EnvironmentFault(no_room)
+    variables: dict[str, str] = {}
+    if choice.detected is not None and (devices := _devices(choice)):
+        # the driver's numbers; without PCI_BUS_ID order, the engine's library counts the GPUs differently
+        variables = {choice.detected.variable: ",".join(devices), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if "HF_HUB_OFFLINE" not in environ and are_cached((job.model, job.draft), environ):
+        variables["HF_HUB_OFFLINE"] = "1"
+        if checkpoint is not None and checkpoint.folder is not None:
+            say(f"weights of {checkpoint.name}: commit {checkpoint.folder.name}, in {checkpoint.folder}")
+    return variables
 
 
 def _start(
     asked: ServeRequest, job: EngineJob, choice: Choice, folder: Path, environ: Mapping[str, str]
 ) -> Start:
-    """Return the command to start: on this machine, in a container, or through Slurm.
-
-    Raises:
-        LaunchError, ValueError: The job cannot be started this way; with the reason.
-    """
+    """Return the command to start: on this machine, in a container, or through Slurm."""
     if asked.node_rank is not None:
         job = as_node(job, asked.node_rank, asked.master or "")
     if asked.slurm:
@@ -193,9 +184,6 @@ def _without_taken(state: Path, environ: Mapping[str, str], say: Callable[[str],
     """Return an environment that hides the GPUs of m3agent's other servers.
 
     Two servers cannot share a GPU's memory.
-
-    Raises:
-        ServerFault: No GPU is free.
     """
     others = [record for _, record in records.live_servers(state)]
     taken = {device for record in others for device in record.devices}
@@ -226,26 +214,22 @@ def _devices(choice: Choice) -> tuple[str, ...]:
 
 
 def _check_installed(choice: Choice, environ: Mapping[str, str]) -> str | None:
-    """Return the engine's version, or None if it cannot be determined.
-
-    Raises:
-        EnvironmentFault: The engine is not installed, or this version must not serve M3.
-    """
-    job = choice.prepared.job
+    """Return the engine's version, or None if it cannot be determined."""
+    job, path = choice.prepared.job, environ.get("PATH")
     argv = _argv(job, environ)
-    if shutil.which(argv[0], path=environ.get("PATH")) is None:
+    if shutil.which(argv[0], path=path) is None:
         package = ENGINES[job.engine].package
         versions = "" if choice.plan is None else choice.plan.versions
         raise EnvironmentFault(
             f"{argv[0]} is not installed here: install it, for instance `pip install '{package}{versions}'` "
             "in a separate environment whose bin folder is on PATH"
         )
-    version = installed_version(job.engine, argv, environ.get("PATH"))
-    if version is not None and (why := barred(choice, version)):
+    version = installed_version(job.engine, argv, path)
+    if version is None:
+        return None
+    if why := barred(choice, version):
         raise EnvironmentFault(why)
-    if version is not None and (
-        lacking := lacking_packages(choice.prepared.packages, argv, environ.get("PATH"))
-    ):
+    if lacking := lacking_packages(choice.prepared.packages, argv, path):
         raise EnvironmentFault(
             f"{job.engine} {version} is installed without what its command needs: pip install {shlex.join(lacking)} in the same "
             "environment"
@@ -258,14 +242,8 @@ def _argv(job: EngineJob, environ: Mapping[str, str]) -> tuple[str, ...]:
 
     Documents say `python`, but many machines have only `python3`.
     """
-    path = environ.get("PATH")
-    if (
-        job.argv[0] == "python"
-        and not shutil.which("python", path=path)
-        and shutil.which("python3", path=path)
-    ):
-        return ("python3", *job.argv[1:])
-    return job.argv
+    there = [name for name in ("python", "python3") if shutil.which(name, path=environ.get("PATH"))]
+    return ("python3", *job.argv[1:]) if job.argv[0] == "python" and there == ["python3"] else job.argv
 
 
 def _key(environ: Mapping[str, str]) -> str:
@@ -287,11 +265,7 @@ def _reached_at(host: str) -> str:
 
 
 def _port(host: str, port: int) -> int:
-    """Return `port` if it is free; for 0, return any free port.
-
-    Raises:
-        EnvironmentFault: The port is taken. The text names a free one.
-    """
+    """Return `port` if it is free; for 0, return any free port."""
     if (fault := _taken(host, port)) is None:
         return port or _free(host, 0)
     near = next((other for other in range(port + 1, port + PORTS_TRIED) if _taken(host, other) is None), 0)

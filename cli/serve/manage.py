@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.cli.common import AsJson, argument, end, option, print_bytes, say, state_folder
+from m3agent.cli.common import AsJson, argument, end, option, print_bytes, print_json, say, state_folder
 from m3agent.cli.serve.app import serve_app
 from m3agent.util.errors import ServerFault
 from m3agent.util.sanitize import columns_of, print_note, print_text, printable_line
@@ -37,43 +37,39 @@ LINES = 40
 @serve_app.command()
 def status(as_json: AsJson = False) -> None:
     """List the servers that m3agent runs on this machine. Exit code 4: none is running."""
-    import json
-
     from m3agent.serving.launch.record import live_servers
 
-    found = live_servers(state_folder())
+    servers = live_servers(state_folder())
     if as_json:
-        told = [{**record.model_dump(mode="json"), "folder": str(folder)} for folder, record in found]
-        print_bytes(json.dumps(told, indent=2).encode() + b"\n")
-    elif found:
+        told = [{**record.model_dump(mode="json"), "folder": str(folder)} for folder, record in servers]
+        print_json(told)
+    elif servers:
         width = columns_of(sys.stdout)
-        table, left_out = status_table([record for _, record in found], width)
+        table, left_out = status_table([record for _, record in servers], width)
         print_text(table, end="")
-        for _, record in found:
+        for _, record in servers:
             for remark in _remarks(record):
                 print_text("\n".join(wrapped(f"{record.url}: {remark}", width - 1)))
         if left_out:
             say(f"too narrow for {', '.join(left_out)}: `m3agent serve status --json` has them")
     else:
         say("no m3agent server is running here (`m3agent serve` starts one)")
-    raise typer.Exit(0 if found else 4)
+    raise typer.Exit(0 if servers else 4)
 
 
 @serve_app.command()
-def stop(
-    url: Annotated[str | None, argument("Which server, if several are running.", "URL")] = None,
-) -> None:
+def stop(url: Annotated[str | None, argument("Which server, if several are running.", "URL")] = None) -> None:
     """Stop a server that m3agent runs and all its processes, and say whether the GPUs' memory is free again."""
     from m3agent.serving.launch.record import alive, live_servers
 
-    found = live_servers(state_folder())
+    servers = live_servers(state_folder())
     chosen = [
-        record for _, record in found if url is None or url.rstrip("/") in (record.url, record.url[:-3])
+        record for _, record in servers if url is None or url.rstrip("/") in (record.url, record.url[:-3])
     ]
     if len(chosen) != 1:
-        names = ", ".join(record.url for _, record in found)
-        said = f"{len(chosen)} servers match" if chosen else "no such m3agent server is running here"
-        raise ServerFault(f"{said}; name one of {names}" if names else "no m3agent server is running here")
+        names = ", ".join(record.url for _, record in servers)
+        why = f"{len(chosen)} servers match" if chosen else "no such m3agent server is running here"
+        raise ServerFault(f"{why}; name one of {names}" if names else "no m3agent server is running here")
     record = chosen[0]
     os.kill(record.pid, signal.SIGTERM)
     until = time.monotonic() + STOP_SECONDS
@@ -150,7 +146,6 @@ def status_table(records: Sequence[ServerRecord], width: int) -> tuple[str, list
     """Return the table of servers, and the heads of the columns that were left out.
 
     Args:
-        records: The servers.
         width: Columns of the terminal; 0 for no terminal, which gets all of the table.
     """
     return fitting([COLUMNS, *map(_row, records)], width, DROPPED)
@@ -174,7 +169,6 @@ def relay(data: bytes, *, last: bool) -> int:
     """Print what a server in the background has written; on a terminal, its lines wrap.
 
     Args:
-        data: The new bytes.
         last: True if no more will come. Otherwise a terminal gets only whole lines.
 
     Returns:

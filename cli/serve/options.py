@@ -18,17 +18,21 @@ from m3agent.serving.launch.checkpoint import (
     read_draft,
 )
 from m3agent.serving.launch.installed import installed_version
+from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.kubernetes import Cluster, kubernetes_files
-from m3agent.serving.launch.prepare import (
-    LaunchRequest,
-    OptionsError,
-    PreparedJob,
-    prepare,
-    random_weights,
-    why_barred,
+from m3agent.serving.launch.prepare import LaunchRequest, PreparedJob, prepare, random_weights, why_barred
+from m3agent.serving.launch.server_set import (
+    FIRST_PORT,
+    NAMED,
+    Place,
+    Router,
+    local_places,
+    named_places,
+    needs_key,
+    set_files,
 )
-from m3agent.serving.launch.server_set import NAMED, Router, local_places, named_places, needs_key, set_files
 from m3agent.serving.plan.command import flag_of
+from m3agent.serving.plan.command_setup import misfit
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
 from m3agent.serving.plan.draft import GQA_DRAFT
 from m3agent.serving.plan.gpus import Fleet, UnknownGpu, Vendor, parse_gpus
@@ -37,12 +41,13 @@ from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts
 from m3agent.serving.plan.planner import Plan, PlanRequest, longest_context, plans, refusals
 from m3agent.serving.plan.recipe import Recipe, recipe
-from m3agent.serving.plan.recipe_fit import misfit
 from m3agent.util.errors import EnvironmentFault, UsageError
 
 SMALLEST = LayerCounts(dense=1, sparse=1)
 """The shape for planning a checkpoint with other widths than M3. Nothing is known of its memory."""
 DYNAMO_RECIPE = "dynamo-vllm-agg"
+_NEEDS = {"master": "node_rank", "sbatch": "slurm", "pull": "container"}
+"""Options that have no effect without another one."""
 _SPECULATIVE = ("--speculative-config", "--speculative_config", "-sc", "--speculative-algorithm")
 
 
@@ -76,10 +81,15 @@ class ServeRequest(LaunchRequest):
     router: Router = "vllm-router"
     kubernetes: bool = False
 
-    @property
-    def here(self) -> bool:
-        """Whether the server runs on this machine's GPUs."""
-        return not self.slurm
+    def gives(self, option: str) -> bool:
+        """Return whether an option was given that has no value by default."""
+        value = getattr(self, option)
+        return value is not None and value is not False and value != ()
+
+    def by_hand(self, job: EngineJob) -> bool:
+        """Return whether the user has to start the job on each of several nodes, and this is not the command for one of them."""
+        several = job.nodes > 1 and job.engine in ("vllm", "sglang")
+        return several and self.node_rank is None and not self.slurm
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,6 @@ class Choice:
     """What to start, and where."""
 
     prepared: PreparedJob
-    """The job."""
     plan: Plan | None
     """The plan; None for a recipe that is used as documented."""
     fleet: Fleet | None
@@ -95,9 +104,7 @@ class Choice:
     detected: Detected | None
     """The GPUs of this machine, if it was searched for them."""
     checkpoint: Checkpoint | None
-    """The checkpoint, if it is known."""
     notes: tuple[str, ...]
-    """Sentences to show to the user."""
 
 
 def why_embedded(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
@@ -116,11 +123,7 @@ def why_embedded(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
 
 
 def image_of(asked: ServeRequest, prepared: PreparedJob) -> str:
-    """Return the name of the image for a container.
-
-    Raises:
-        UsageError: None is known.
-    """
+    """Return the name of the image for a container. Raises UsageError: none is known."""
     image = asked.image or prepared.job.image
     if image is None:
         raise UsageError(f"no image is known for {prepared.recipe.name}: name one with --image")
@@ -135,15 +138,11 @@ def reachable(asked: ServeRequest) -> ServeRequest:
 
 
 def _named(gpus: str) -> Fleet:
-    """Return the GPUs that the user names.
-
-    Raises:
-        ValueError: With a sentence for the user.
-    """
+    """Return the GPUs that the user names."""
     try:
         return parse_gpus(gpus)
     except UnknownGpu as error:
-        raise ValueError(
+        raise UsageError(
             f"{error}; for another GPU, m3agent plan --gpu-memory GB prints a command to adapt"
         ) from None
 
@@ -158,34 +157,21 @@ def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choic
         EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
         UsageError: The options are unusable.
     """
-    assert asked.servers is not None, "asked for where none are named"
-    if asked.recipe or asked.container or asked.slurm or asked.node_rank is not None:
+    if any(map(asked.gives, ("recipe", "container", "slurm", "node_rank"))):
         raise UsageError(
             "--servers takes a plan and starts processes: leave out --recipe, --container, --slurm and --node-rank"
         )
     if asked.engine not in (None, "vllm"):
         raise UsageError(f"--servers is for vLLM, and --engine names {asked.engine}: leave out --engine")
-    try:
-        given = fleet = _named(asked.gpus) if asked.gpus is not None else detect(environ).fleet
-        if not asked.servers.strip().isdecimal():
-            places = named_places(asked.servers)
-        elif given.nodes > 1:
-            raise UsageError(
-                f"{given} are {given.nodes} machines, and a number of servers is for one machine: {NAMED}"
-            )
-        else:
-            places = local_places(int(asked.servers), given.per_node, asked.port or 8000)
-            fleet = replace(given, per_node=given.per_node // len(places))
-    except DetectionError as error:
-        raise EnvironmentFault(str(error)) from None
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    given = detect(environ).fleet if asked.gpus is None else _named(asked.gpus)
+    places, fleet = _places(asked, given)
+    exposed = needs_key(places, asked.host)
     each = replace(
         asked,
         engine="vllm",
         gpus=str(fleet),
         concurrency=-(-asked.concurrency // len(places)),
-        host="0.0.0.0" if needs_key(places, asked.host) else "127.0.0.1",  # noqa: S104  # other machines reach it, with a key
+        host="0.0.0.0" if exposed else "127.0.0.1",  # noqa: S104  # other machines reach it, with a key
     )
     try:
         choice = choose(each, environ, key=None, local=False)
@@ -202,21 +188,30 @@ def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choic
         )
     if asked.router == "llm-d":
         return choice, _cluster_files(asked, choice, replicas=len(places))
-    visible = "HIP_VISIBLE_DEVICES" if fleet.gpu.vendor is Vendor.AMD else "CUDA_VISIBLE_DEVICES"
-    try:
-        files = set_files(
-            choice.prepared.job,
-            places,
-            asked.router,
-            host=asked.host,
-            port=asked.port or 8000,
-            visible=visible,
-            versions=choice.plan.versions,
-            packages=choice.prepared.packages,
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    files = set_files(
+        choice.prepared.job,
+        places,
+        asked.router,
+        host=asked.host,
+        port=asked.port or FIRST_PORT,
+        visible="HIP_VISIBLE_DEVICES" if fleet.gpu.vendor is Vendor.AMD else "CUDA_VISIBLE_DEVICES",
+        versions=choice.plan.versions,
+        packages=choice.prepared.packages,
+    )
     return choice, files
+
+
+def _places(asked: ServeRequest, given: Fleet) -> tuple[list[Place], Fleet]:
+    """Return where the servers run, and the GPUs of each."""
+    servers = asked.servers or ""
+    if not servers.strip().isdecimal():
+        return named_places(servers), given
+    if given.nodes > 1:
+        raise UsageError(
+            f"{given} are {given.nodes} machines, and a number of servers is for one machine: {NAMED}"
+        )
+    places = local_places(int(servers), given.per_node, asked.port or FIRST_PORT)
+    return places, replace(given, per_node=given.per_node // len(places))
 
 
 def cluster_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choice, dict[str, str]]:
@@ -229,13 +224,7 @@ def cluster_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choi
         EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
         UsageError: The options are unusable.
     """
-    if (
-        asked.recipe
-        or asked.slurm
-        or asked.servers
-        or asked.node_rank is not None
-        or asked.router == "dynamo"
-    ):
+    if asked.router == "dynamo" or any(map(asked.gives, ("recipe", "slurm", "servers", "node_rank"))):
         raise UsageError(
             "--kubernetes takes a plan and starts nothing here: leave out --recipe, --slurm, --servers, --node-rank and "
             "--router dynamo"
@@ -254,15 +243,11 @@ def _cluster_files(asked: ServeRequest, choice: Choice, replicas: int = 1) -> di
         replicas=replicas,
         llm_d=asked.router == "llm-d",
     )
-    job = replace(choice.prepared.job, image=image_of(asked, choice.prepared))
-    try:
-        return kubernetes_files(job, cluster)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    return kubernetes_files(replace(choice.prepared.job, image=image_of(asked, choice.prepared)), cluster)
 
 
 def _recipe_choice(
-    documented: Recipe,
+    named: str,
     asked: ServeRequest,
     wanted: LaunchRequest,
     checkpoint: Checkpoint | None,
@@ -270,12 +255,31 @@ def _recipe_choice(
     *,
     local: bool,
 ) -> Choice:
-    """Prepare a recipe as it is documented, without a plan.
+    """Prepare a recipe as it is documented, without a plan."""
+    documented = recipe(named)
+    _check_for_recipe(documented, asked)
+    if local and documented.no_server is not None:
+        raise UsageError(documented.no_server)
+    prepared = prepare(documented, wanted)
+    here = _detect(asked, environ) if local and prepared.job.argv[0] != "srun" else None
+    notes = [*(here.notes if here else ())]
+    if asked.gpus is not None or here is not None:
+        fleet = _fleet(asked, here)
+        own = None if checkpoint is None else checkpoint.precision
+        if why := misfit(documented, fleet, prepared.job.argv, prepared.job.env, own):
+            raise UsageError(why)
+        if unused := fleet.count - documented.gpus:
+            notes.append(
+                f"{unused} of the {fleet.count} GPUs stay unused: the recipe is for {documented.gpus}"
+            )
+    if checkpoint is None:
+        with contextlib.suppress(CheckpointError):  # a recipe may name a folder of another machine
+            checkpoint = read_checkpoint(prepared.job.model, environ, weights=False)
+    return Choice(prepared, None, None, here, checkpoint, (*notes, *_left_out(prepared)))
 
-    Raises:
-        DetectionError, EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
-        UsageError, ValueError: The recipe does not suit the options or the GPUs.
-    """
+
+def _check_for_recipe(documented: Recipe, asked: ServeRequest) -> None:
+    """Refuse options that a documented command does not take."""
     of_a_plan = {
         "--draft on": asked.draft == "on",
         "--draft-model": asked.draft_model,
@@ -296,25 +300,6 @@ def _recipe_choice(
         raise UsageError(
             f"--slurm runs {documented.name} where other machines reach it, and Dynamo's frontend asks for no key: leave out --slurm"
         )
-    if local and documented.no_server is not None:
-        raise UsageError(documented.no_server)
-    prepared = prepare(documented, wanted)
-    here = detect(environ) if local and prepared.job.argv[0] != "srun" else None
-    notes = here.notes if here else ()
-    if asked.gpus is not None or here is not None:
-        fleet = _fleet(asked, here)
-        own = None if checkpoint is None else checkpoint.precision
-        if why := misfit(documented, fleet, prepared.job.argv, prepared.job.env, own):
-            raise UsageError(why)
-        if unused := fleet.count - documented.gpus:
-            notes = (
-                *notes,
-                f"{unused} of the {fleet.count} GPUs stay unused: the recipe is for {documented.gpus}",
-            )
-    if checkpoint is None:
-        with contextlib.suppress(CheckpointError):  # a recipe may name a folder of another machine
-            checkpoint = read_checkpoint(prepared.job.model, environ, weights=False)
-    return Choice(prepared, None, None, here, checkpoint, (*notes, *_left_out(prepared)))
 
 
 def _left_out(prepared: PreparedJob) -> list[str]:
@@ -331,30 +316,29 @@ def _left_out(prepared: PreparedJob) -> list[str]:
 
 
 def _go_together(asked: ServeRequest) -> None:
-    """Refuse an option that would have no effect without another one, or beside it.
-
-    Raises:
-        UsageError: There is such an option.
-    """
-    if asked.master is not None and asked.node_rank is None:
-        raise UsageError("--master is for --node-rank: give both, or leave out --master")
+    """Refuse an option that would have no effect without another one, or beside it."""
+    for option, needed in _NEEDS.items():
+        if asked.gives(option) and not asked.gives(needed):
+            other = needed.replace("_", "-")
+            raise UsageError(f"--{option} is for --{other}: give both, or leave out --{option}")
+    if asked.engine == "embedded":
+        raise UsageError(
+            "--engine embedded serves on this machine only: leave out --engine or the other options"
+        )
     if asked.slurm and asked.container:
         raise UsageError(
             "--slurm starts no container of m3agent's: leave out --slurm, or --container and --image"
         )
-    if asked.sbatch and not asked.slurm:
-        raise UsageError("--sbatch is for --slurm: give both, or leave out --sbatch")
-    if asked.pull and not asked.container:
-        raise UsageError("--pull is for --container: give both, or leave out --pull")
+    if asked.slurm and asked.gpus is None and asked.recipe is None:
+        raise UsageError(
+            "--slurm runs it on other machines: name their GPUs with --gpus, like 8xH200 or 2x8xH100"
+        )
 
 
 def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, local: bool) -> Choice:
     """Plan and prepare the server.
 
     Args:
-        asked: The options.
-        environ: The environment variables.
-        key: The API key that the server will ask for, or None.
         local: The named GPUs must exist on this machine.
 
     Raises:
@@ -364,43 +348,33 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
     _go_together(asked)
     in_image = asked.container or asked.kubernetes or (asked.servers is not None and asked.router == "llm-d")
     wanted = replace(asked, key=key, environ=environ, in_image=in_image)
-    try:
-        checkpoint = (
-            None
-            if asked.model is None
-            else read_checkpoint(asked.model, environ, weights=not random_weights(asked.options))
-        )
-        if checkpoint is not None:
-            wanted = replace(wanted, model=checkpoint.name)
-        if asked.slurm and asked.gpus is None and asked.recipe is None:
-            raise UsageError(
-                "--slurm runs it on other machines: name their GPUs with --gpus, like 8xH200 or 2x8xH100"
-            )
-        named = asked.recipe or (DYNAMO_RECIPE if asked.engine == "dynamo" else None)
-        if named is not None:
-            return _recipe_choice(recipe(named), asked, wanted, checkpoint, environ, local=local)
-        detected: Detected | None = None
-        notes: tuple[str, ...] = ()
-        if asked.gpus is None or local:
-            detected = detect(environ)
-            notes = detected.notes
-        fleet = _fleet(asked, detected)
-        version = _installed(asked, environ) if local or asked.gpus is None else None
-        plan, more = _plan(asked, fleet, checkpoint, version, environ, local=asked.gpus is None)
-        prepared = prepare(recipe(plan.recipe), wanted, plan)
-        notes = (*notes, *_left_out(prepared))
-    except DetectionError as error:
-        if error.none and asked.gpus is not None:
-            raise EnvironmentFault(
-                f"this machine cannot serve on {asked.gpus}: neither nvidia-smi nor amd-smi nor rocm-smi lists a GPU; "
-                "--dry-run prints the command for a machine that has them"
-            ) from None
-        raise EnvironmentFault(str(error)) from None
-    except (CheckpointError, OptionsError, ValueError) as error:
-        raise UsageError(str(error)) from None
+    checkpoint = None
+    if asked.model is not None:
+        checkpoint = read_checkpoint(asked.model, environ, weights=not random_weights(asked.options))
+        wanted = replace(wanted, model=checkpoint.name)
+    named = asked.recipe or (DYNAMO_RECIPE if asked.engine == "dynamo" else None)
+    if named is not None:
+        return _recipe_choice(named, asked, wanted, checkpoint, environ, local=local)
+    here = _detect(asked, environ) if local or asked.gpus is None else None
+    fleet = _fleet(asked, here)
+    plan, notes = _plan(asked, fleet, checkpoint, _installed(asked, environ) if here else None, environ)
+    prepared = prepare(recipe(plan.recipe), wanted, plan)
     if checkpoint is None:
         checkpoint = read_checkpoint(prepared.job.model, environ, weights=False)
-    return Choice(prepared, plan, fleet, detected, checkpoint, (*notes, *more))
+    notes = [*(here.notes if here else ()), *_left_out(prepared), *notes]
+    return Choice(prepared, plan, fleet, here, checkpoint, tuple(notes))
+
+
+def _detect(asked: ServeRequest, environ: Mapping[str, str]) -> Detected:
+    try:
+        return detect(environ)
+    except DetectionError as error:
+        if not error.none or asked.gpus is None:
+            raise
+        raise EnvironmentFault(
+            f"this machine cannot serve on {asked.gpus}: neither nvidia-smi nor amd-smi nor rocm-smi lists a GPU; "
+            "--dry-run prints the command for a machine that has them"
+        ) from None
 
 
 def _fleet(asked: ServeRequest, detected: Detected | None) -> Fleet:
@@ -425,7 +399,11 @@ def _installed(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
     """Return the version of vLLM that this machine would start, as far as known; the plan suits it."""
     if asked.engine not in (None, "vllm") or asked.container or asked.slurm:
         return None
-    version = installed_version("vllm", ("vllm", "serve"), environ.get("PATH"))
+    return base_version(installed_version("vllm", ("vllm", "serve"), environ.get("PATH")))
+
+
+def base_version(version: str | None) -> str | None:
+    """Return a version without the marks of a build; None if it is none."""
     try:
         return None if version is None else Version(version).base_version
     except InvalidVersion:
@@ -453,63 +431,59 @@ def _plan(
     checkpoint: Checkpoint | None,
     version: str | None,
     environ: Mapping[str, str],
-    *,
-    local: bool,
-) -> tuple[Plan, tuple[str, ...]]:
+) -> tuple[Plan, list[str]]:
     """Return the best plan, and notes about it for the user."""
     from m3agent.cli.plan import refusal
 
-    precision = asked.precision and Precision(asked.precision)
-    draft = asked.draft_model or GQA_DRAFT.model
+    wish, notes = _wish(asked, checkpoint, version, environ)
+    best = plans(fleet, wish)
+    if not best and asked.context is None and (longest := longest_context(fleet, wish)):
+        notes.append(f"{fleet} cannot hold {wish.context:,} tokens: the window is {longest:,}")
+        wish = replace(wish, context=longest)
+        best = plans(fleet, wish)
+    if not best:
+        fault = EnvironmentFault if asked.gpus is None else UsageError
+        raise fault(refusal(fleet, wish, refusals(fleet, wish)))
+    return replace(best[0], predicted=checkpoint is None or checkpoint.whole), notes
+
+
+def _wish(
+    asked: ServeRequest, checkpoint: Checkpoint | None, version: str | None, environ: Mapping[str, str]
+) -> tuple[PlanRequest, list[str]]:
+    """Return what the plan is for, and notes about it for the user."""
+    draft, notes = asked.draft_model or GQA_DRAFT.model, []
     if asked.draft == "on" and lacking_download(draft, environ):
         raise UsageError(
             f"the draft {draft} is not on this machine and HF_HUB_OFFLINE forbids the download: unset it, or give the draft's "
             "folder with --draft-model"
         )
+    why = _why_no_draft(asked, checkpoint, environ) if asked.draft == "auto" else None
+    if why and asked.draft_model:
+        notes.append(why)
+    checkpoint = checkpoint or Checkpoint("", None)
+    if not checkpoint.whole:
+        notes.append(f"{checkpoint.name} does not have M3's sizes, so its memory is not predicted")
     wish = PlanRequest(
         context=NATIVE_CONTEXT if asked.context is None else asked.context,
         concurrency=asked.concurrency,
         typical=asked.typical,
-        precision=precision or (None if checkpoint is None else checkpoint.precision),
+        precision=Precision(asked.precision) if asked.precision else checkpoint.precision,
         engine=None if asked.engine is None else EngineKind(asked.engine),
         vision=asked.vision,
-        draft_use=DraftUse(asked.draft),
+        shape=checkpoint.shape if checkpoint.whole else SMALLEST,
+        draft_use=DraftUse.OFF if why else DraftUse(asked.draft),
         draft=read_draft(draft, environ) if asked.draft != "off" else GQA_DRAFT,
         draft_here=is_here(draft, environ),
         host_cache=asked.host_cache * GIGABYTE,
         version=version,
     )
-    notes: list[str] = []
-    if asked.draft == "auto" and (why := _why_no_draft(asked, checkpoint, environ)):
-        wish = replace(wish, draft_use=DraftUse.OFF)
-        notes += [why] if asked.draft_model else []
-    if checkpoint is not None:
-        wish = replace(wish, shape=checkpoint.shape)
-        if not checkpoint.whole:
-            notes.append(f"{checkpoint.name} does not have M3's sizes, so its memory is not predicted")
-            wish = replace(wish, shape=SMALLEST)
-    found = plans(fleet, wish)
-    if not found and asked.context is None and (longest := longest_context(fleet, wish)):
-        notes.append(f"{fleet} cannot hold {wish.context:,} tokens: the window is {longest:,}")
-        wish = replace(wish, context=longest)
-        found = plans(fleet, wish)
-    if not found:
-        fault = EnvironmentFault if local else UsageError
-        raise fault(refusal(fleet, wish, refusals(fleet, wish)))
-    plan = found[0]
-    if checkpoint is not None and not checkpoint.whole:
-        plan = replace(plan, predicted=False)
-    return plan, tuple(notes)
+    return wish, notes
 
 
 def barred(choice: Choice, version: str) -> str | None:
     """Return the reason why this version of the engine must not serve the plan; None if it may."""
-    plan, setup = choice.plan, choice.prepared.setup
-    if plan is None or setup is None:
-        return None
-    try:
-        number = Version(version).base_version
-    except InvalidVersion:
+    plan, setup, number = choice.plan, choice.prepared.setup, base_version(version)
+    if plan is None or setup is None or number is None:
         return None
     why = why_barred(plan, setup, number)
     return f"{plan.engine} {version} is installed{why}" if why else None

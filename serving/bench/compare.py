@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from m3agent.serving.bench.result import BenchResult, BenchRow
 
@@ -24,55 +24,44 @@ a million.
 
 _SAME_LENGTH = 0.05  # largest relative difference of two lengths; the bench may have shortened one to fit
 
-Expectation: TypeAlias = Mapping[str, float]
-EXPECTED = ("kv_tokens", "tokens_per_second", "sequence")
-"""Names of expected values.
-
-`kv_tokens` is the KV cache capacity of each rank, in tokens. `tokens_per_second` is the output of one stream
-at a context of `sequence` tokens. Without `sequence`, it is the longest measured context.
-"""
-
 
 @dataclass(frozen=True)
 class BenchComparison:
     """Comparison of one value."""
 
     name: str
-    """Name of the value."""
     unit: Literal["tokens", "tokens/s", "s"]
-    """Unit of the value."""
     expected: float
-    """The expected value."""
     measured: float | None
-    """The measured value; None if nothing was measured."""
     ratio: float | None
     """`measured / expected`; None if nothing was measured."""
     worse: bool | None
     """True if the value is worse than the tolerance allows; None if nothing was measured."""
 
 
-def against_plan(result: BenchResult, expected: Expectation) -> list[BenchComparison]:
-    """Compare KV cache capacity and decoding speed with a plan.
+def against_plan(result: BenchResult, expected: Mapping[str, float]) -> list[BenchComparison]:
+    """Compare a result with a plan.
 
-    Raises:
-        ValueError: `expected` has an unknown name.
+    Args:
+        expected: `kv_tokens`, the KV cache capacity of each rank, and `tokens_per_second`, the output of one stream at a context of
+            `sequence` tokens; without `sequence` that is the longest measured context.
     """
-    if unknown := sorted(expected.keys() - set(EXPECTED)):
-        raise ValueError(
-            f"{', '.join(unknown)} is not measured: an expectation may name {', '.join(EXPECTED)}"
-        )
-    found: list[BenchComparison] = []
+    comparisons: list[BenchComparison] = []
     if "kv_tokens" in expected:
         kv = None if result.kv_tokens is None else float(result.kv_tokens)
-        found.append(_more_is_better("KV cache capacity", "tokens", expected["kv_tokens"], kv, KV_TOLERANCE))
+        comparisons.append(
+            _more_is_better("KV cache capacity", "tokens", expected["kv_tokens"], kv, KV_TOLERANCE)
+        )
     if "tokens_per_second" in expected:
         row = _decoding(result, expected.get("sequence"))
         tpot = None if row is None else row.tpot
         speed = 1 / tpot.median if tpot is not None and tpot.median else None
         at = "" if row is None else f" at {row.tokens:,} tokens"
         name = f"decode speed of one stream{at}"
-        found.append(_more_is_better(name, "tokens/s", expected["tokens_per_second"], speed, SPEED_TOLERANCE))
-    return found
+        comparisons.append(
+            _more_is_better(name, "tokens/s", expected["tokens_per_second"], speed, SPEED_TOLERANCE)
+        )
+    return comparisons
 
 
 def against_baseline(
@@ -80,15 +69,10 @@ def against_baseline(
 ) -> tuple[list[BenchComparison], list[str]]:
     """Compare the medians of each row with an earlier result.
 
-    Args:
-        result: The new result.
-        baseline: The earlier result.
-        threshold: Share by which a value may be worse.
-
     Returns:
         The comparisons, and a sentence for each row that only one of the results has.
     """
-    found: list[BenchComparison] = []
+    comparisons: list[BenchComparison] = []
     matched: list[BenchRow] = []
     only: list[str] = []
     for row in result.rows:
@@ -97,9 +81,9 @@ def against_baseline(
             only.append(f"{label(row)}: not in the baseline")
             continue
         matched.append(before)
-        found += _compare(row, before, threshold)
+        comparisons += _compare(row, before, threshold)
     only += [f"{label(old)}: only in the baseline" for old in baseline.rows if old not in matched]
-    return found, only
+    return comparisons, only
 
 
 def label(row: BenchRow) -> str:

@@ -25,34 +25,23 @@ _QUADRATIC_FROM = 570_000
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a bench.
-
-    Raises:
-        ValueError: A value is out of its range.
-    """
+    """Options of a bench. Raises ValueError: a value is out of its range."""
 
     lengths: tuple[int, ...] = (8192, 32_768, 131_072, 524_288, 1_000_000)
     """Lengths of the prompts in tokens, with the template."""
     rounds: int = 3
-    """Number of repetitions of each measurement."""
     output_tokens: int = 64
-    """Tokens of each answer."""
     concurrency: tuple[int, ...] = (1, 2, 4, 8)
     """Numbers of simultaneous streams, each with its own prompt."""
     stream_prompt: int = 4096
-    """Tokens of the prompt of a stream."""
     stream_output: int = 128
-    """Tokens of the answer of a stream."""
     agents: int = 4
     """Number of agents that share a prefix; fewer than two skip this measurement."""
     shared_prefix: int = 131_072
-    """Tokens of the shared prefix."""
     seed: int = 0
-    """Seed of the prompts' text."""
     max_seconds: float | None = None
     """Seconds after which no measurement begins; None means no limit."""
     timeout: float = 900
-    """Time limit of one request in seconds."""
 
     def __post_init__(self) -> None:
         for length in (*self.lengths, self.stream_prompt, self.shared_prefix):
@@ -81,11 +70,9 @@ class BenchStep:
     """
 
     kind: StepKind
-    """Kind of the measurement."""
     tokens: int
     """Tokens of the prompt, or of the shared prefix."""
     streams: int
-    """Number of streams or agents."""
     round: int
     """Number of the repetition, from 1."""
 
@@ -111,10 +98,6 @@ def steps(options: Options, window: int | None) -> tuple[list[BenchStep], list[s
     """Return all steps, quick ones first, and what the server's context window excludes.
 
     A time limit then costs as few measurements as possible.
-
-    Args:
-        options: The options.
-        window: Context window of the server in tokens; None if unknown.
 
     Returns:
         The steps, and a sentence for each excluded measurement.
@@ -148,7 +131,8 @@ def unmeasured(rest: list[BenchStep], rounds: int) -> Iterator[str]:
     """Yield a phrase for each group of steps that were not measured."""
     for step in dict.fromkeys(BenchStep(step.kind, step.tokens, step.streams, 0) for step in rest):
         missing = sum(
-            (one.kind, one.tokens, one.streams) == (step.kind, step.tokens, step.streams) for one in rest
+            (other.kind, other.tokens, other.streams) == (step.kind, step.tokens, step.streams)
+            for other in rest
         )
         yield str(step) if missing == rounds else f"{step} ({missing} of {rounds} rounds)"
 

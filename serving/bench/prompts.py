@@ -19,54 +19,18 @@ _FILLER = " a"  # one token in the tokenizers that we know
 _MOST_FILLER = 64  # tokens
 _MOST_COUNTS = 8
 
-_VERBS = [
-    "read",
-    "write",
-    "parse",
-    "merge",
-    "split",
-    "load",
-    "store",
-    "check",
-    "count",
-    "find",
-    "drop",
-    "push",
-    "fetch",
-    "render",
-    "update",
-    "resolve",
-]
-_NOUNS = [
-    "token",
-    "block",
-    "frame",
-    "record",
-    "header",
-    "buffer",
-    "index",
-    "route",
-    "ticket",
-    "vessel",
-    "ledger",
-    "parcel",
-    "branch",
-    "cursor",
-]
-_ADJECTIVES = [
-    "first",
-    "last",
-    "empty",
-    "stale",
-    "remote",
-    "local",
-    "pending",
-    "broken",
-    "merged",
-    "hidden",
-    "sorted",
-    "shared",
-]
+_VERBS = (
+    *("read", "write", "parse", "merge", "split", "load", "store", "check"),
+    *("count", "find", "drop", "push", "fetch", "render", "update", "resolve"),
+)
+_NOUNS = (
+    *("token", "block", "frame", "record", "header", "buffer", "index"),
+    *("route", "ticket", "vessel", "ledger", "parcel", "branch", "cursor"),
+)
+_ADJECTIVES = (
+    *("first", "last", "empty", "stale", "remote", "local"),
+    *("pending", "broken", "merged", "hidden", "sorted", "shared"),
+)
 _COMMENTS = (
     "keep the order in which they came",
     "the caller has checked this already",
@@ -99,7 +63,7 @@ def _functions(seed: int) -> Iterator[str]:
     # Python documents that random() gives the same numbers in every version; other methods may not.
     draw = random.Random(seed).random  # noqa: S311  # no secret
 
-    def one_of(words: list[str] | tuple[str, ...]) -> str:
+    def one_of(words: tuple[str, ...]) -> str:
         return words[int(draw() * len(words))]
 
     def name() -> str:
@@ -130,9 +94,7 @@ class BenchPrompt:
     """First messages of a conversation."""
 
     system: str
-    """Text of the system message."""
     user: str
-    """Text of the user message."""
     counted: int | None = None
     """Tokens of both texts; None if they were not counted."""
 
@@ -151,8 +113,6 @@ class PromptMaker:
     """Makes prompts with a wanted number of tokens; `learn` makes it more precise.
 
     Args:
-        corpus: Source of the text.
-        count: Function that counts tokens.
         nonce: Beginning of every prompt; it makes sure that nobody has sent the prompt before.
     """
 
@@ -172,7 +132,6 @@ class PromptMaker:
 
         Args:
             tokens: Length in tokens, with the template.
-            task: End of the prompt.
         """
         self._made += 1
         system = f"{self._nonce}-{self._made}. You fix issues in a software repository with the tools that you have."

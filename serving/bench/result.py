@@ -14,9 +14,9 @@ These are the definitions of `vllm bench serve` (vllm/benchmarks/serve.py). docs
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from m3agent.serving.bench.options import Options
 
@@ -58,11 +58,8 @@ class BenchRequest:
     """One timed request; None means unknown. Values from before a failure are kept, but they do not count."""
 
     prompt_tokens: int | None = None
-    """Tokens of the prompt, counted by the server."""
     cached_tokens: int | None = None
-    """Tokens of the prompt that came from the cache."""
     completion_tokens: int | None = None
-    """Tokens of the answer."""
     ttft: float | None = None
     """Time to first token in seconds."""
     e2e: float | None = None
@@ -77,14 +74,10 @@ class BenchRequest:
     @property
     def tpot(self) -> float | None:
         """Time per output token after the first, in seconds."""
-        if (
-            self.ttft is None
-            or self.e2e is None
-            or self.completion_tokens is None
-            or self.completion_tokens < 2
-        ):
+        tokens = self.completion_tokens or 0
+        if self.ttft is None or self.e2e is None or tokens < 2:
             return None
-        return (self.e2e - self.ttft) / (self.completion_tokens - 1)
+        return (self.e2e - self.ttft) / (tokens - 1)
 
     @property
     def held_back(self) -> bool:
@@ -104,24 +97,32 @@ class BenchRequest:
             return None
         return self.cached_tokens / self.prompt_tokens
 
+    def cache_marks(self) -> Iterator[str]:
+        """Yield what is wrong if the cache had more or fewer tokens of the prompt than an earlier request left there."""
+        if self.prompt_tokens is None or self.cached_tokens is None:
+            return
+        share = f"{self.cached_tokens:,} of {self.prompt_tokens:,} tokens came from the cache"
+        if not self.reusable and self.cached_tokens > max(COLD_TOKENS, COLD_SHARE * self.prompt_tokens):
+            yield f"not cold: {share}"
+        if self.cached_tokens < CACHED_SHARE * self.reusable:
+            yield f"not cached: {share}"
+
 
 @dataclass(frozen=True)
 class Round:
     """Requests that were sent at the same time."""
 
     requests: tuple[BenchRequest, ...]
-    """The requests."""
     seconds: float
     """Time from the first request's start to the last one's end."""
 
     @property
     def tokens_per_second(self) -> float | None:
         """Output tokens of all requests a second, prefill included; None if one failed or was not counted."""
-        counts = [request.completion_tokens for request in self.requests if request.error is None]
-        known = [count for count in counts if count is not None]
-        if len(known) < len(self.requests) or not self.seconds:
+        counts = _known(request.completion_tokens for request in self.requests if request.error is None)
+        if len(counts) < len(self.requests) or not self.seconds:
             return None
-        return sum(known) / self.seconds
+        return sum(counts) / self.seconds
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,20 @@ class Statistics:
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Statistics | None:
-        """Compute the statistics; None for no values."""
+    def of(cls, measured: Iterable[float | None]) -> Statistics | None:
+        """Compute the statistics of the known values; None without any."""
+        values = _known(measured)
         if not values:
             return None
         p99 = statistics.quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else values[0]
         return cls(statistics.fmean(values), statistics.median(values), p99, len(values))
+
+
+_Value = TypeVar("_Value")
+
+
+def _known(values: Iterable[_Value | None]) -> list[_Value]:
+    return [value for value in values if value is not None]
 
 
 @dataclass(frozen=True)
@@ -147,15 +156,12 @@ class BenchRow:
     """One kind of measurement with its rounds."""
 
     kind: Kind
-    """The kind."""
     tokens: int
     """Wanted tokens of the prompt, or of the shared prefix."""
     streams: int
-    """Number of simultaneous requests."""
     output_tokens: int | None
     """Tokens that each answer must have; None if the server's answers end by themselves."""
     rounds: tuple[Round, ...] = ()
-    """The rounds."""
 
     @property
     def key(self) -> tuple[Kind, int, int]:
@@ -170,39 +176,39 @@ class BenchRow:
     @property
     def ttft(self) -> Statistics | None:
         """Statistics of TTFT over the requests of all rounds; None without values."""
-        return Statistics.of([request.ttft for request in self.requests if request.ttft is not None])
+        return Statistics.of(request.ttft for request in self.requests)
 
     @property
     def e2e(self) -> Statistics | None:
         """Statistics of E2E over the requests of all rounds; None without values."""
-        return Statistics.of([request.e2e for request in self.requests if request.e2e is not None])
+        return Statistics.of(request.e2e for request in self.requests)
 
     @property
     def tpot(self) -> Statistics | None:
         """Statistics of TPOT with one value a request, so a short answer counts as much as a long one."""
-        return Statistics.of([request.tpot for request in self.requests if request.tpot is not None])
+        return Statistics.of(request.tpot for request in self.requests)
 
     @property
     def itl(self) -> Statistics | None:
         """Statistics of ITL with one value a gap, so each token counts the same."""
-        return Statistics.of([gap for request in self.requests for gap in request.itl])
+        return Statistics.of(gap for request in self.requests for gap in request.itl)
 
     @property
     def tokens_per_second(self) -> float | None:
         """Output tokens a second of all streams together, prefill included: the median of the rounds."""
-        speeds = [speed for round_ in self.rounds if (speed := round_.tokens_per_second) is not None]
+        speeds = _known(round_.tokens_per_second for round_ in self.rounds)
         return statistics.median(speeds) if speeds else None
 
     @property
     def prompt_tokens(self) -> int | None:
         """Median of the prompt tokens that the server counted."""
-        counts = [request.prompt_tokens for request in self.requests if request.prompt_tokens is not None]
+        counts = _known(request.prompt_tokens for request in self.requests)
         return round(statistics.median(counts)) if counts else None
 
     @property
     def cached_share(self) -> float | None:
         """Median of the cached share."""
-        shares = [share for request in self.requests if (share := request.cached_share) is not None]
+        shares = _known(request.cached_share for request in self.requests)
         return statistics.median(shares) if shares else None
 
     @property
@@ -215,34 +221,23 @@ class BenchRow:
         return tuple(dict.fromkeys(self._marks()))
 
     def _marks(self) -> Iterator[str]:
-        for round_ in self.rounds:
-            for request in round_.requests:
-                if request.error is not None:
-                    yield request.error
+        yield from _known(request.error for round_ in self.rounds for request in round_.requests)
         cached = [request for request in self.requests if request.cached_tokens is not None]
         if self.requests and not cached:
             yield "the server does not report cached tokens"
         for request in cached:
-            if request.prompt_tokens is None or request.cached_tokens is None:
-                continue
-            share = f"{request.cached_tokens:,} of {request.prompt_tokens:,} tokens came from the cache"
-            if not request.reusable and request.cached_tokens > max(
-                COLD_TOKENS, COLD_SHARE * request.prompt_tokens
-            ):
-                yield f"not cold: {share}"
-            if request.cached_tokens < CACHED_SHARE * request.reusable:
-                yield f"not cached: {share}"
-        for request in self.requests:
-            if request.held_back:
-                yield (
-                    f"{request.completion_tokens} tokens came in {request.events} events: the server held "
-                    "them back or made several at a time; ITL shows the engine's speed"
-                )
-                break
+            yield from request.cache_marks()
+        held_back = next((request for request in self.requests if request.held_back), None)
+        if held_back is not None:
+            yield (
+                f"{held_back.completion_tokens} tokens came in {held_back.events} events: the server held "
+                "them back or made several at a time; ITL shows the engine's speed"
+            )
+        lengths = _known(request.completion_tokens for request in self.requests)
         if self.output_tokens is not None:
-            for request in self.requests:
-                if request.completion_tokens is not None and request.completion_tokens != self.output_tokens:
-                    yield f"an answer had {request.completion_tokens} tokens instead of {self.output_tokens}"
+            for length in lengths:
+                if length != self.output_tokens:
+                    yield f"an answer had {length} tokens instead of {self.output_tokens}"
 
 
 @dataclass(frozen=True)
@@ -250,31 +245,19 @@ class BenchResult:
     """Result of a bench, finished or not."""
 
     url: str
-    """Base URL of the server."""
     model: str
-    """Name of the model."""
     flavour: str
-    """Kind of server."""
     version: str | None
-    """Version of the engine."""
     max_model_len: int | None
-    """Context window in tokens."""
     kv_tokens: int | None
     """KV cache capacity of a rank in tokens, as the server reports it."""
     started: str
-    """Start in UTC, ISO 8601."""
     seconds: float
-    """Duration."""
     options: Options
-    """Options of the bench."""
     rows: tuple[BenchRow, ...] = ()
-    """The measurements."""
     left_out: tuple[str, ...] = ()
-    """What was not measured, and why."""
     ended: Ending = "running"
-    """How the bench ended."""
     error: str | None = None
-    """Why it ended early; None if it did not."""
     accepted_length: float | None = None
     """Mean tokens a step with a draft, during the bench; None without a draft."""
 

@@ -8,11 +8,9 @@ class Check:
     """Result of one check."""
 
     name: str
-    """Name of the check."""
     ok: bool | None
     """True if it passed, False if it failed; None if it is not needed or cannot be decided."""
     detail: str
-    """What was found."""
     fix: str = ""
     """What to do; empty if nothing."""
     timed: bool = False

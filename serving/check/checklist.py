@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 from dataclasses import replace
+from typing import Any
 from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
 
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.engine_state import EngineState, engine_state, metrics_url
-from m3agent.serving.check.examined import examined_checks
-from m3agent.serving.check.prefix_probe import Findings, examine
-from m3agent.serving.check.scraped import scraped_check
+from m3agent.serving.check.prefix_probe import Findings, examine, examined_checks
 from m3agent.serving.client.endpoint import Endpoint, get
-from m3agent.serving.client.http import open_client
+from m3agent.serving.client.http import is_local, open_client
 from m3agent.serving.errors import EndpointRefused, ModelServerError
 from m3agent.serving.plan.detect import DetectionError, detect
 from m3agent.serving.plan.engines import remedy
@@ -52,11 +52,8 @@ async def checklist(
     """Check a running server; never raise because of the server's answers.
 
     Args:
-        endpoint: The server.
-        api_key: Key of the server.
         workload: Context window, concurrency and length of sequences that the work needs; None skips the
             comparison.
-        prometheus: Address of a Prometheus; the check asks whether it reads the server's metrics.
         findings: Results of an examination; None makes the function examine the server.
 
     Returns:
@@ -69,14 +66,14 @@ async def checklist(
     state, open_to = await asyncio.gather(
         engine_state(endpoint, api_key=api_key), asyncio.to_thread(_own_address)
     )
-    found = findings or await examine(endpoint, api_key=api_key)
+    examined = findings or await examine(endpoint, api_key=api_key)
     return [
         await version_check(endpoint, state),
         workload_check(endpoint, state, workload),
         kv_dtype_check(endpoint, state, workload),
         headroom_check(state),
         chunked_check(endpoint, state),
-        *examined_checks(endpoint, found),
+        *examined_checks(endpoint, examined),
         hit_rate_check(state),
         _metrics_check(endpoint, state),
         await scraped_check(endpoint, metrics_url(endpoint), prometheus),
@@ -100,19 +97,20 @@ async def version_check(endpoint: Endpoint, state: EngineState) -> Check:
     gpus = here or DOCUMENTED
     engine = EngineKind(endpoint.flavour)
     hits = [_met(engine, version, state.block_size, gpu) for gpu in gpus]
-    everywhere = [trap for trap in hits[0] if all(trap in others for others in hits)]
-    somewhere = {trap.name: trap for others in hits for trap in others if trap not in everywhere}
-    if everywhere:
-        trap = everywhere[0]
-        return Check(name, False, f"{engine} {version}: {trap.effect} ({trap.source})", trap.remedy)
-    if somewhere:
-        trap = next(iter(somewhere.values()))
-        spared = sorted(
-            {gpu.architecture for gpu, others in zip(gpus, hits, strict=True) if trap not in others}
+    traps = {trap.name: trap for there in hits for trap in there}
+    spared = {
+        trap.name: sorted(
+            {gpu.architecture for gpu, there in zip(gpus, hits, strict=True) if trap not in there}
         )
-        detail = f"{engine} {version}, except on {', '.join(spared)}: {trap.effect} ({trap.source})"
-        return Check(name, None, detail, trap.remedy)
-    return Check(name, True, f"{engine} {version}: no known problem")
+        for trap in traps.values()
+    }
+    trap = min(traps.values(), key=lambda trap: bool(spared[trap.name]), default=None)  # everywhere first
+    if trap is None:
+        return Check(name, True, f"{engine} {version}: no known problem")
+    elsewhere = spared[trap.name]
+    but = f", except on {', '.join(elsewhere)}" if elsewhere else ""
+    detail = f"{engine} {version}{but}: {trap.effect} ({trap.source})"
+    return Check(name, None if elsewhere else False, detail, trap.remedy)
 
 
 def workload_check(endpoint: Endpoint, state: EngineState, workload: PlanRequest | None) -> Check:
@@ -251,3 +249,48 @@ def _own_address() -> str | None:
             return None
         address = str(probe.getsockname()[0])
     return None if address.startswith("127.") else address
+
+
+_NAME = "scraped"
+
+
+async def scraped_check(endpoint: Endpoint, page: str, prometheus: str | None) -> Check:
+    """Check whether the metrics at `page` are a target of `prometheus`, and whether the last read succeeded."""
+    if prometheus is None:
+        return Check(
+            _NAME, None, "unknown whether anything reads the metrics: name a Prometheus with --prometheus"
+        )
+    address = prometheus.rstrip("/")
+    address = address if "://" in address else f"http://{address}"
+    try:
+        async with open_client(address, None, connect=_SECONDS, read=2 * _SECONDS) as client:
+            answer = json.loads(await get(client, f"{address}/api/v1/targets?state=active", None))
+        targets = answer["data"]["activeTargets"]
+        ours = [target for target in targets if _is_of(str(target["scrapeUrl"]), page)]
+    except ModelServerError:
+        return Check(_NAME, None, f"no Prometheus answers at {prometheus}")
+    except (ValueError, KeyError, TypeError):
+        return Check(_NAME, None, f"the server at {prometheus} is not a Prometheus")
+    if not ours:
+        fix = "add the output of `m3agent serve scrape` to its configuration"
+        return Check(_NAME, False, f"{page} is not among the {len(targets)} targets of {prometheus}", fix)
+    return _health(ours[0], page)
+
+
+def _health(target: dict[str, Any], page: str) -> Check:
+    if target.get("health") == "up":
+        return Check(_NAME, True, f"last read at {str(target.get('lastScrape', ''))[:19]}")
+    why = str(target.get("lastError") or "not read yet")
+    return Check(
+        _NAME,
+        False,
+        f"{page} is a target with health {target.get('health')}: {why}",
+        "see its list of targets",
+    )
+
+
+def _is_of(url: str, page: str) -> bool:
+    """Return whether two addresses are the same page; all names of this machine count as equal."""
+    one, other = urlsplit(url), urlsplit(page)
+    same_host = one.hostname == other.hostname or (is_local(url) and is_local(page))
+    return same_host and one.port == other.port and one.path == other.path

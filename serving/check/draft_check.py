@@ -7,12 +7,11 @@ every token can be compared, also those after a difference.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from m3agent.serving.check.check import Check
-from m3agent.serving.check.engine_state import engine_state
-from m3agent.serving.client.endpoint import Endpoint, post
+from m3agent.serving.check.engine_state import complete, engine_state
+from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import ModelServerError
 
@@ -55,12 +54,7 @@ async def draft_check(endpoint: Endpoint, *, api_key: str | None) -> list[Check]
 
 
 def accepted_check(drafts: float | None, accepted: float | None) -> Check:
-    """Check how many tokens a step yields with the draft.
-
-    Args:
-        drafts: Number of drafts so far.
-        accepted: Number of accepted tokens so far.
-    """
+    """Check how many tokens a step yields with the draft."""
     name, length = "accepted length", accepted_length(drafts, accepted)
     if length is None or drafts is None:
         return Check(name, None, "no drafts so far")
@@ -80,8 +74,7 @@ def accepted_length(drafts: float | None, accepted: float | None) -> float | Non
 
 async def _compare(client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None) -> Check:
     async def ask(prompt: object, **more: object) -> dict[str, Any]:
-        body = {"model": endpoint.model, "prompt": prompt, "temperature": 0, **more}
-        answer = json.loads(await post(client, f"{endpoint.url}/completions", body, api_key))
+        answer = await complete(client, endpoint, api_key, prompt, **more)
         choice = answer["choices"][0]
         if not isinstance(choice, dict):
             raise TypeError("a choice is an object")

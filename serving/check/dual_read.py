@@ -13,6 +13,7 @@ from m3agent.serving.client.client import Client
 from m3agent.serving.client.stream.accumulator import Accumulator
 from m3agent.serving.client.stream.chunk import call_pieces, content_of, first_choice, reasoning_pieces
 from m3agent.serving.errors import StreamCut
+from m3agent.serving.wire.arguments import NAMESPACE
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,6 @@ class DualReading:
     ours: ScriptedMessage
     """Message by m3agent's client, which repairs known faults."""
     finish: str | None
-    """The server's finish reason."""
     beginning: str
     """First characters of the answer: reasoning, text or call, whichever came first."""
 
@@ -33,8 +33,6 @@ async def hear(client: Client, body: bytes, deadline: float) -> DualReading:
     """Send one chat request that offers `TOOLS`, and read the answer.
 
     Args:
-        client: Client of the server.
-        body: The encoded request, streamed or not.
         deadline: Instant of `time.monotonic()`.
 
     Raises:
@@ -116,3 +114,90 @@ def _value(arguments: str) -> Any:
         return json.loads(arguments)
     except ValueError:
         return arguments
+
+
+_SHOWN = 24  # characters to quote on each side of a difference
+
+
+def faults(said: ScriptedMessage, wanted: ScriptedMessage) -> list[str]:
+    """Return what is wrong with a message that should equal `wanted`; empty if nothing is."""
+    wrong: list[str] = []
+    within = bool(wanted.reasoning) and wanted.reasoning in said.text
+    if within:
+        wrong.append("the reasoning is inside the text")
+    elif "mm:think>" in said.text:
+        wrong.append("think tags are inside the text")
+    elif difference := _difference(wanted.reasoning, said.reasoning, "the reasoning"):
+        wrong.append(difference)
+    for place, text in (("text", said.text), ("reasoning", said.reasoning)):
+        if NAMESPACE in text:
+            wrong.append(f"calls are inside the {place} as markup")
+    if not wrong and (difference := _difference(wanted.text, said.text, "the text")):
+        wrong.append(difference)
+    if len(said.calls) == len(wanted.calls):
+        return [*wrong, *_faults_of_calls(said, wanted)]
+    if not any("markup" in fault for fault in wrong) or said.calls:
+        wrong.append(f"{_count(len(said.calls))} received, not {len(wanted.calls)}")
+    return wrong
+
+
+def _faults_of_calls(said: ScriptedMessage, wanted: ScriptedMessage) -> Iterator[str]:
+    for number, (call, right) in enumerate(zip(said.calls, wanted.calls, strict=True), start=1):
+        if call[0] != right[0]:
+            yield f"call {number} is to {call[0]!r}, not to {right[0]!r}"
+        elif difference := _difference(right[1], call[1], f"call {number}"):
+            yield difference
+
+
+def _count(number: int) -> str:
+    return {0: "no call", 1: "1 call"}.get(number, f"{number} calls")
+
+
+def _difference(wanted: Any, got: Any, where: str) -> str | None:
+    """Return the first difference between two JSON values, or None.
+
+    Numbers compare as in JSON, but a truth value never equals a number.
+    """
+    match wanted, got:
+        case dict(), dict():
+            differences = (
+                _difference_at(key, wanted, got, f"{key!r} of {where}") for key in {**wanted, **got}
+            )
+            return next(filter(None, differences), None)
+        case list(), list() if len(wanted) == len(got):
+            entries = enumerate(zip(wanted, got, strict=True), start=1)
+            differences = (
+                _difference(right, entry, f"entry {at} of {where}") for at, (right, entry) in entries
+            )
+            return next(filter(None, differences), None)
+        case list(), list():
+            return f"{where} has {len(got)} entries, not {len(wanted)}"
+        case str(), str():
+            return _difference_of_texts(wanted, got, where)
+    if wanted == got and isinstance(wanted, bool) == isinstance(got, bool):
+        return None
+    return f"{where} is {_short(got)}, not {_short(wanted)}"
+
+
+def _difference_at(key: str, wanted: Mapping[str, Any], got: Mapping[str, Any], where: str) -> str | None:
+    if key not in got:
+        return f"{where} is missing"
+    return _difference(wanted[key], got[key], where) if key in wanted else f"{where} was added"
+
+
+def _difference_of_texts(wanted: str, got: str, where: str) -> str | None:
+    if wanted == got:
+        return None
+    if not got:
+        return f"{where} is missing"
+    if wanted.rstrip("\n") == got:
+        return f"{where} lost the newline at its end"
+    pairs = enumerate(zip(wanted, got, strict=False))
+    at = next((place for place, (a, b) in pairs if a != b), min(len(wanted), len(got)))
+    start = max(0, at - _SHOWN)
+    return f"{where} has {got[start : at + _SHOWN]!r} where {wanted[start : at + _SHOWN]!r} was written"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 2 * _SHOWN else text[: 2 * _SHOWN] + "…"

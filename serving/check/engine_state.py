@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from m3agent.serving.check.metrics import Sample, parse_metrics, total, values
-from m3agent.serving.client.endpoint import SGLANG_INFO_PATHS, Endpoint, Flavour, get
+from m3agent.serving.client.endpoint import SGLANG_INFO_PATHS, Endpoint, Flavour, get, post
 from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import ModelServerError
 
@@ -34,7 +33,6 @@ class EngineState:
     """State of an engine; None or an empty tuple means unknown."""
 
     metrics: bool = False
-    """True if the server has a page of metrics."""
     kv_tokens: tuple[int, ...] = ()
     """KV cache capacity of each data-parallel rank, in tokens."""
     kv_dtype: str | None = None
@@ -50,9 +48,7 @@ class EngineState:
     asked: float | None = None
     """Prompt tokens so far, to which `hit_rate` refers."""
     prefix_caching: bool | None = None
-    """Whether the prefix cache is on."""
     chunked_prefill: bool | None = None
-    """Whether the engine splits long prompts."""
     drafts: float | None = None
     """Number of drafts so far; None if the engine has no draft or does not say."""
     accepted: float | None = None
@@ -72,6 +68,24 @@ async def engine_state(endpoint: Endpoint, *, api_key: str | None) -> EngineStat
         except (ModelServerError, ValueError):
             samples = []
         return read_state(endpoint.flavour, samples, await _settings(client, endpoint, api_key))
+
+
+async def counter(
+    client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None, name: str
+) -> float | None:
+    """Return the total of a counter in the server's metrics; None without it."""
+    try:
+        return total(parse_metrics(await get(client, metrics_url(endpoint), api_key)), name)
+    except (ModelServerError, ValueError):
+        return None
+
+
+async def complete(
+    client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None, prompt: object, **more: object
+) -> Any:
+    """Return the JSON that a server answers to a prompt at temperature 0. Raises ModelServerError, ValueError: it does not."""
+    body = {"model": endpoint.model, "prompt": prompt, "temperature": 0, **more}
+    return json.loads(await post(client, f"{endpoint.url}/completions", body, api_key))
 
 
 def read_state(flavour: Flavour, samples: Sequence[Sample], settings: Mapping[str, Any]) -> EngineState:
@@ -114,9 +128,9 @@ def _vllm_tokens(labels: Mapping[str, str]) -> int | None:
     Newer versions report it. Otherwise it is blocks times their size, which is wrong if groups of layers have
     their own blocks.
     """
-    said = _integer(labels.get("kv_cache_size_tokens"))
+    reported = _integer(labels.get("kv_cache_size_tokens"))
     blocks, size = _integer(labels.get("num_gpu_blocks")), _integer(labels.get("block_size"))
-    return said if said is not None or blocks is None or size is None else blocks * size
+    return reported if reported is not None or blocks is None or size is None else blocks * size
 
 
 def _sglang(state: EngineState, samples: Sequence[Sample], settings: Mapping[str, Any]) -> EngineState:
@@ -175,3 +189,60 @@ def _integer(value: object) -> int | None:
 
 def _truth(word: str | None) -> bool | None:
     return {"True": True, "False": False}.get(word or "")
+
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r'[ \t]*[a-zA-Z_][a-zA-Z0-9_]*[ \t]*=[ \t]*"(?:[^"\\]|\\.)*"[ \t]*'
+_PARTS = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"')
+_SAMPLE = re.compile(
+    rf"({_NAME})(?:[ \t]*\{{((?:{_LABEL}(?:,{_LABEL})*,?)?[ \t]*)\}}[ \t]*|[ \t]+)([^ \t{{]+)(?:[ \t]+-?[0-9]+)?"
+)
+# Go's ParseFloat accepts these words; Python's float would also accept "1_000".
+_VALUE = re.compile(
+    r"[+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|inf|nan)", re.IGNORECASE
+)
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One value of one series."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def parse_metrics(page: str) -> list[Sample]:
+    """Parse a page; return its samples in order, without timestamps.
+
+    Raises:
+        ValueError: A line is neither a sample nor a comment; the message has the line's number.
+    """
+    samples: list[Sample] = []
+    for number, line in enumerate(page.split("\n"), start=1):
+        text = line.strip(" \t\r")
+        if not text or text.startswith("#"):
+            continue
+        match = _SAMPLE.fullmatch(text)
+        if match is None or not _VALUE.fullmatch(match[3]):
+            raise ValueError(f"line {number} is not a metric: {text[:80]!r}")
+        samples.append(Sample(match[1], dict(_labels(match[2] or "")), float(match[3])))
+    return samples
+
+
+def values(samples: Iterable[Sample], name: str) -> list[float]:
+    """Return the values of all series with this name."""
+    return [sample.value for sample in samples if sample.name == name]
+
+
+def total(samples: Iterable[Sample], name: str) -> float | None:
+    """Return the sum over all series with this name; None if there is no such series."""
+    known = values(samples, name)
+    return sum(known) if known else None
+
+
+def _labels(text: str) -> Iterable[tuple[str, str]]:
+    for match in _PARTS.finditer(text):
+        yield match[1], _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), match[2])

@@ -58,9 +58,6 @@ async def model_check(
     The function never raises because of the server's answers.
 
     Args:
-        endpoint: The server.
-        api_key: Key of the server.
-        listen: Callback with the name of each attempt.
         limit: Time limit of one answer in seconds. There are at most nine answers.
     """
     async with Client(endpoint, api_key=api_key, attempts=1) as client:
@@ -88,7 +85,7 @@ class _Model:
         asked = (
             f"Call note_reading once, with station {_STATION!r} and value {_VALUE}. Nothing else is needed."
         )
-        said = ""
+        answer = ""
         for number in range(TRIES):
             try:
                 turn = await self._ask([{"role": "user", "content": asked}], _NOTE, number, "adaptive")
@@ -98,12 +95,12 @@ class _Model:
             self.called = self.called or any(call.name == "note_reading" for call in calls)
             if any(call.name == "note_reading" and call.arguments == wanted for call in calls):
                 return Check(name, True, f"called with the given values, try {number + 1}")
-            said = calls[0].arguments_text if calls else turn.message.text or turn.message.reasoning
+            answer = calls[0].arguments_text if calls else turn.message.text or turn.message.reasoning
         if self.called:
             return Check(
-                name, False, f"called with {shorten(said)[:80]} instead of {wanted} in {TRIES} tries"
+                name, False, f"called with {shorten(answer)[:80]} instead of {wanted} in {TRIES} tries"
             )
-        return Check(name, False, f"no call in {TRIES} tries, but {shorten(said)[:60]!r}: {_NONSENSE}")
+        return Check(name, False, f"no call in {TRIES} tries, but {shorten(answer)[:60]!r}: {_NONSENSE}")
 
     async def goes_round(self) -> Check:
         """Check a call after thinking: reasoning and result go back, and the answer must contain the result."""

@@ -11,18 +11,17 @@ these facts. The test uses the completions API with a meaningless prompt, so it 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import secrets
 import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from m3agent.serving.check.engine_state import engine_state
-from m3agent.serving.check.metrics import parse_metrics, total
-from m3agent.serving.client.endpoint import Endpoint, get, post
+from m3agent.serving.check.check import Check
+from m3agent.serving.check.engine_state import complete, counter, engine_state
+from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.client.http import open_client
 from m3agent.serving.client.tokenize import count_tokens
 from m3agent.serving.errors import ModelServerError
@@ -106,7 +105,6 @@ class _Questions:
         self._client = client
         self._endpoint = endpoint
         self._api_key = api_key
-        self._root = endpoint.url.removesuffix("/v1")
         # The context window may be small, and source code has at least about two characters per token.
         self._most_characters = 2 * (endpoint.max_model_len or 1_000_000)
 
@@ -156,9 +154,11 @@ class _Questions:
         Returns:
             Cached tokens and prompt tokens, each None if not reported; or None if the request failed.
         """
-        parameters = {"prompt": prompt, "max_tokens": 1, "temperature": 0}
-        answer = await self._post(f"{self._endpoint.url}/completions", parameters)
-        usage = answer.get("usage") if answer is not None else None
+        try:
+            answer = await complete(self._client, self._endpoint, self._api_key, prompt, max_tokens=1)
+        except (ModelServerError, ValueError):
+            return None  # the server does not have this page, or refuses
+        usage = answer.get("usage") if isinstance(answer, dict) else None
         if not isinstance(usage, dict):
             return None
         details = usage.get("prompt_tokens_details")
@@ -171,25 +171,13 @@ class _Questions:
 
     async def _hits(self) -> float | None:
         """Return the total of prefix cache hits, in tokens, from vLLM's metrics; None without them."""
-        try:
-            page = await get(self._client, f"{self._root}/metrics", self._api_key)
-            return total(parse_metrics(page), _METRIC)
-        except (ModelServerError, ValueError):
-            return None
+        return await counter(self._client, self._endpoint, self._api_key, _METRIC)
 
     async def _tokenize(self, text: str) -> tuple[int, float] | None:
         """Return the number of tokens of a text, and the seconds until the response; None without a count."""
         started = time.perf_counter()
         count = await count_tokens(self._client, self._endpoint, text, self._api_key)
         return None if count is None else (count, time.perf_counter() - started)
-
-    async def _post(self, url: str, parameters: dict[str, Any]) -> dict[str, Any] | None:
-        body = {"model": self._endpoint.model, **parameters}
-        try:
-            answer = json.loads(await post(self._client, url, body, self._api_key))
-        except (ModelServerError, ValueError):
-            return None  # the server does not have this page, or refuses
-        return answer if isinstance(answer, dict) else None
 
 
 def sample_text() -> str:
@@ -198,3 +186,39 @@ def sample_text() -> str:
     names = ("argparse.py", "typing.py", "inspect.py", "tarfile.py")
     texts = [path.read_text(encoding="utf-8") for path in map(folder.joinpath, names) if path.is_file()]
     return "".join(texts) or "def f(x):\n    return x + 1\n" * 10_000
+
+
+def examined_checks(endpoint: Endpoint, findings: Findings) -> list[Check]:
+    """Return the three checks; `ok` is None where the examination found nothing out."""
+    cached, reported, seconds = findings.prefix_caching, findings.cached_tokens, findings.tokenizer_seconds
+    speed = None if seconds is None else f"{seconds:.2g} s for a million tokens"
+    return [
+        _check(
+            "prefix cache",
+            cached,
+            "a prefix sent twice came from the cache",
+            "no prefix cache: each turn computes the whole prompt again",
+            remedy(endpoint.flavour, "prefix_cache"),
+        ),
+        _check(
+            "cached tokens",
+            reported,
+            "usage reports cached tokens",
+            "does not report how many prompt tokens were cached",
+            remedy(endpoint.flavour, "cached_tokens"),
+        ),
+        _check(
+            "tokenizer",
+            None if seconds is None else seconds <= SLOW_TOKENIZER,
+            speed or "",
+            f"slow, in each turn: {speed}",
+            remedy(endpoint.flavour, "tokenizer"),
+            timed=True,
+        ),
+    ]
+
+
+def _check(name: str, ok: bool | None, good: str, bad: str, fix: str, *, timed: bool = False) -> Check:
+    if ok is None:
+        return Check(name, None, "unknown", timed=timed)
+    return Check(name, ok, good if ok else bad, "" if ok else fix, timed)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import time
 
 from m3agent.serving.check.check import Check
-from m3agent.serving.check.differences import faults
-from m3agent.serving.check.dual_read import DualReading, hear
+from m3agent.serving.check.dual_read import DualReading, faults, hear
 from m3agent.serving.check.script import TOOLS, grammar, markup, wanted
 from m3agent.serving.check.wire_check import LIMIT, marker_bias
 from m3agent.serving.client.client import Client
@@ -37,10 +36,7 @@ async def reasoning_check(
     """Check a running server; never raise because of the server's answers.
 
     Args:
-        endpoint: The server.
-        api_key: Key of the server.
         thinking: The mode that the user's settings choose. Only a fault in this mode, or in `enabled`, is a failure.
-        limit: Time limit of one answer in seconds.
 
     Returns:
         One check; none for a server that does not pass a thinking mode to M3's template.

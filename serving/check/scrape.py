@@ -27,10 +27,8 @@ class PanelRow(Row):
     """A graph of the dashboard."""
 
     name: str
-    """The title."""
     engine: str
     unit: str
-    """Grafana's name of the unit."""
     queries: tuple[str, ...]
     said: str
     """What it shows, and what to do about it."""
@@ -47,10 +45,8 @@ def scrape_config(
     """Return YAML with one job of `scrape_configs`.
 
     Args:
-        endpoint: The server.
         credentials_file: File with the key on Prometheus' machine, for servers that require one for metrics
             (vLLM and SGLang do not).
-        labels: Further labels of the target.
     """
     page = urlsplit(metrics_url(endpoint))
     shown = {"engine": endpoint.flavour, "model": endpoint.model, **(labels or {})}

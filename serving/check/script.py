@@ -72,9 +72,7 @@ class ScriptedMessage:
     """A message."""
 
     reasoning: str
-    """Reasoning."""
     text: str
-    """Visible text."""
     calls: tuple[tuple[str, Any], ...]
     """Calls as (name, arguments); arguments that are not JSON stay text."""
 
@@ -93,8 +91,8 @@ def markup(thinking: ThinkingMode) -> str:
     The prompt ends with the opening think tag if thinking is enabled, and with the closing one if it is
     disabled.
     """
-    said = wanted(thinking)
-    text = write(said.reasoning, said.text, _CALLS)
+    message = wanted(thinking)
+    text = write(message.reasoning, message.text, _CALLS)
     return text.removeprefix({"enabled": _THINK, "disabled": _END_THINK, "adaptive": ""}[thinking])
 
 

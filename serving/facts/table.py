@@ -6,6 +6,7 @@ The code only evaluates the rows. Each file explains its fields in its first lin
 from __future__ import annotations
 
 import pkgutil
+import string
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
@@ -30,6 +31,7 @@ TABLES = (
     "ends",
     "models",
     "panels",
+    "remarks",
 )
 """Names of the tables. A row of `gpus` begins with `[[gpu]]`, and so on."""
 
@@ -52,7 +54,6 @@ def rows(kind: type[SomeRow], table: str) -> tuple[SomeRow, ...]:
 
     Args:
         kind: Class of the rows; its fields and their types are the schema.
-        table: Name of the table.
 
     Raises:
         TableError: The file cannot be read, is not TOML, or has a malformed row.
@@ -61,11 +62,7 @@ def rows(kind: type[SomeRow], table: str) -> tuple[SomeRow, ...]:
 
 
 def raw_text(table: str) -> str:
-    """Return the text of a table.
-
-    Raises:
-        TableError: The file cannot be read.
-    """
+    """Return the text of a table. Raises TableError: the file cannot be read."""
     try:
         return (pkgutil.get_data("m3agent.serving.facts", f"{table}.toml") or b"").decode()
     except (OSError, ValueError) as error:
@@ -73,33 +70,24 @@ def raw_text(table: str) -> str:
 
 
 def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...]:
-    """Parse the text of a table.
-
-    Args:
-        kind: Class of the rows.
-        table: Name of the table.
-        text: Its text.
-
-    Raises:
-        TableError: The text is not TOML, or has a malformed row.
-    """
+    """Parse the text of a table. Raises TableError: the text is not TOML, or has a malformed row."""
     from pydantic import TypeAdapter, ValidationError
 
     adapter, known = TypeAdapter(kind), [field.name for field in fields(kind)]
-    found = []
+    parsed = []
     for number, row in enumerate(raw_rows(table, text), start=1):
         where = f"row {number} ({next(iter(row.values()), 'empty')!s:.60})"
         if strange := [name for name in row if name not in known]:
             raise _error(table, f"{where} has a field {strange[0]}; the fields are {', '.join(known)}")
         try:
-            found.append(adapter.validate_python(row))
+            parsed.append(adapter.validate_python(row))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(map(str, first["loc"])) or "one of the fields"
             raise _error(
                 table, f"{where}, field {place}: {first['msg'].removeprefix('Value error, ')}"
             ) from None
-    return tuple(found)
+    return tuple(parsed)
 
 
 def raw_rows(table: str, text: str) -> list[dict[str, Any]]:
@@ -113,10 +101,10 @@ def raw_rows(table: str, text: str) -> list[dict[str, Any]]:
         data = tomllib.loads(text)
     except ValueError as error:
         raise _error(table, f"it is not TOML ({error})") from None
-    found = data.get(kind)
-    if set(data) != {kind} or not isinstance(found, list):
+    entries = data.get(kind)
+    if set(data) != {kind} or not isinstance(entries, list):
         raise _error(table, f"every row begins with [[{kind}]], and nothing stands outside the rows")
-    return found
+    return entries
 
 
 @dataclass(frozen=True)
@@ -128,17 +116,12 @@ class Fact:
     """The row's name, or the beginning of what it says."""
     date: str
     days: int
-    """Age of the date in days."""
     source: str
 
 
 def facts(today: date) -> list[Fact]:
-    """Return the rows of all tables, in the order of `TABLES`.
-
-    Raises:
-        TableError: A table cannot be read.
-    """
-    found = []
+    """Return the rows of all tables, in the order of `TABLES`. Raises TableError: a table cannot be read."""
+    listed = []
     for table in TABLES:
         for number, row in enumerate(raw_rows(table, raw_text(table)), start=1):
             written, name = row.get("date"), next((str(row[key]) for key in _NAMING if key in row), "")
@@ -149,13 +132,27 @@ def facts(today: date) -> list[Fact]:
             if table in ("changes", "versions"):  # several engines have rows of the same name
                 name = f"{row['when'][0].get('engine')}: {name}"
             short = name if len(name) <= _NAME_CELLS else f"{name[: _NAME_CELLS - 1]}…"
-            found.append(Fact(table, short, str(written), (today - written).days, str(row.get("source", ""))))
-    return found
+            listed.append(
+                Fact(table, short, str(written), (today - written).days, str(row.get("source", "")))
+            )
+    return listed
 
 
 _NAMING = ("name", "what", "said", "versions", "pattern")
 """Fields that name a row for people, the first that it has."""
 _NAME_CELLS = 60
+
+
+def checked(template: str, values: Collection[str]) -> str:
+    """Return a format string that names nothing but these values and their fields.
+
+    Raises:
+        ValueError: It names something else.
+    """
+    for _, name, _, _ in string.Formatter().parse(template):
+        if name is not None and name.partition(".")[0] not in values:
+            raise ValueError(f"{{{name}}} is no value; the values are {', '.join(values)}")
+    return template
 
 
 def _error(table: str, said: str) -> TableError:
@@ -180,10 +177,6 @@ class Condition:
 
     A setting that is None counts as an empty text. `versions` is a range of the setting `version`, such as `>=0.25,<0.27.1`,
     and `env` has conditions on variables. Planning evaluates many conditions, so the tests are made once.
-
-    Args:
-        wanted: The group, as a row has it.
-        settings: Names of the settings that it may have.
 
     Raises:
         ValueError: It names a setting, a test or a version that does not exist.
@@ -238,16 +231,12 @@ def within(version: str | None, versions: str) -> bool:
 
 @cache
 def _bounds(versions: str) -> list[tuple[bool, Version]]:
-    """Parse a range of versions: whether each bound is the least one (`>=`) or lies above (`<`), and the bound.
-
-    Raises:
-        ValueError: The range has another form.
-    """
-    found = []
+    """Parse a range of versions: whether each bound is the least one (`>=`) or lies above (`<`), and the bound."""
+    bounds = []
     for part in versions.split(","):
         sign = ">=" if part.startswith(">=") else "<"
         try:
-            found.append((sign == ">=", Version(part.removeprefix(sign) if part.startswith(sign) else "")))
+            bounds.append((sign == ">=", Version(part.removeprefix(sign) if part.startswith(sign) else "")))
         except InvalidVersion:
             raise ValueError(f"{versions!r} is not a range of versions such as >=0.25,<0.27.1") from None
-    return found
+    return bounds

@@ -27,6 +27,7 @@ from m3agent.serving.plan.memory_model import (
     Split,
     weight_bytes,
 )
+from m3agent.util.errors import UsageError
 
 _WIDTHS = {
     "hidden_size": HIDDEN,
@@ -42,7 +43,7 @@ _OTHER_MODEL = re.compile(r"minimax-?m3\.[0-9]", re.IGNORECASE)  # M3.1-Flash
 _PRECISIONS = {"mxfp8": Precision.MXFP8, "mxfp4": Precision.MXFP4, "nvfp4": Precision.NVFP4}
 
 
-class CheckpointError(Exception):
+class CheckpointError(UsageError):
     """A checkpoint that cannot be served. The message says in one sentence why and what to do."""
 
 
@@ -55,9 +56,7 @@ class Checkpoint:
     folder: Path | None
     """Folder of its files; None if they are not on this machine yet."""
     shape: LayerCounts = M3
-    """Its layers."""
     precision: Precision | None = None
-    """Precision of the weights; None if unknown."""
     positions: int = NATIVE_CONTEXT
     """`max_position_embeddings` of its config."""
     whole: bool = True
@@ -68,8 +67,6 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
     """Read the config of a checkpoint and check that its weights are complete.
 
     Args:
-        model: A folder, or a name on Hugging Face.
-        environ: Environment that locates the Hugging Face cache.
         weights: False if a folder needs no weights because the engine makes up random ones.
 
     Raises:
@@ -97,21 +94,13 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
 
 
 def check_name(model: str) -> None:
-    """Check that a model is given by a name on Hugging Face.
-
-    Raises:
-        CheckpointError: It is not.
-    """
+    """Check that a model is given by a name on Hugging Face. Raises CheckpointError: it is not."""
     if not _NAME.fullmatch(model):
         raise CheckpointError(f"{model} is not a name on Hugging Face: give one like MiniMaxAI/MiniMax-M3")
 
 
 def read_draft(model: str, environ: Mapping[str, str]) -> Draft:
     """Read the config of a draft for M3; a published draft that is not on this machine is known by its name.
-
-    Args:
-        model: A folder, or a name on Hugging Face.
-        environ: Environment that locates the Hugging Face cache.
 
     Raises:
         CheckpointError: There is no such folder, its config is not that of a draft for M3, or the download of an
@@ -131,44 +120,41 @@ def read_draft(model: str, environ: Mapping[str, str]) -> Draft:
         )
     config = _json(folder / "config.json")
     named = config.get("architectures")
-    if not (isinstance(named, list) and any("eagle3" in str(one).casefold() for one in named)):
+    if not (
+        isinstance(named, list) and any("eagle3" in str(architecture).casefold() for architecture in named)
+    ):
         raise CheckpointError(
             f"{folder / 'config.json'} is not that of an EAGLE3 draft: take {GQA_DRAFT.model}, or --draft off"
         )
     keys = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
-    sizes = [config.get(key) for key in keys]
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
+    sizes = [_size(config.get(key)) for key in keys]
+    if not all(sizes):
         raise CheckpointError(
             f"{folder / 'config.json'} lacks one of {', '.join(keys)}: download the draft again"
         )
-    hidden, inner, heads, kv_heads = (int(str(size)) for size in sizes)
+    hidden, inner, heads, kv_heads = sizes
     if hidden != HIDDEN:
         raise CheckpointError(
             f"the draft {model} reads states of {hidden:,} numbers and M3's have {HIDDEN:,}: take {GQA_DRAFT.model}"
         )
-    head = config.get("head_dim")
-    width = head if isinstance(head, int) else hidden // heads
+    width = _size(config.get("head_dim")) or hidden // heads
     # An EAGLE3 layer reads the embedding beside the state, so the inputs of its attention have twice the width.
     attention = 2 * hidden * (heads + 2 * kv_heads) * width + heads * width * hidden
     count = 3 * hidden * hidden + attention + 3 * hidden * inner
     name = str(folder) if path.is_dir() else model
-    positions = config.get("max_position_embeddings")
-    return Draft(
-        name, kv_heads, count * 2, inner, positions if isinstance(positions, int) else ROPE_POSITIONS
-    )
+    positions = _size(config.get("max_position_embeddings")) or ROPE_POSITIONS
+    return Draft(name, kv_heads, count * 2, inner, positions)
+
+
+def _size(value: object) -> int:
+    """Return a size of a config; 0 if it is none."""
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def lacking_weights(
     checkpoint: Checkpoint, precision: Precision | None, environ: Mapping[str, str], *, download: bool
 ) -> str | None:
-    """Return why an engine cannot have the weights; None if they are here, or if it may and can download them.
-
-    Args:
-        checkpoint: The checkpoint.
-        precision: The precision of its weights; None if unknown.
-        environ: Environment that locates the Hugging Face cache.
-        download: The user lets the engine download them.
-    """
+    """Return why an engine cannot have the weights; None if they are here, or if it may and can download them."""
     if checkpoint.folder is not None:
         return None
     if _offline(environ):
@@ -187,16 +173,20 @@ def lacking_weights(
             f"{checkpoint.name}{size} is not complete on this machine: get it with `m3agent serve fetch {checkpoint.name}`, or "
             "let the engine download it with --download"
         )
-    there = cache_folder(environ)
-    while not there.exists():
-        there = there.parent
-    free = shutil.disk_usage(there).free
+    there, free = free_bytes(cache_folder(environ))
     if free >= needed:
         return None
     return (
         f"the weights of {checkpoint.name} take {needed / GIB:.0f} GiB and {there} has {free / GIB:.0f} GiB free: make "
         "room, or set HF_HOME to a folder on a larger disk"
     )
+
+
+def free_bytes(folder: Path) -> tuple[Path, int]:
+    """Return a folder, or the nearest one above it that exists, and the free bytes of its disk. Raises OSError."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder, shutil.disk_usage(folder).free
 
 
 def lacking_download(model: str, environ: Mapping[str, str]) -> bool:
@@ -249,7 +239,7 @@ def _cached(name: str, environ: Mapping[str, str]) -> Path | None:
 def _read(name: str, folder: Path, *, weights: bool) -> Checkpoint:
     config = _json(folder / "config.json")
     named = config.get("architectures")
-    if not (isinstance(named, list) and any(str(one).startswith(_ARCHITECTURE) for one in named)):
+    if not (isinstance(named, list) and any(str(entry).startswith(_ARCHITECTURE) for entry in named)):
         what = ", ".join(map(str, named)) if isinstance(named, list) and named else "no architecture"
         raise CheckpointError(
             f"{folder / 'config.json'} names {what}, which is not MiniMax M3: give the folder of an M3 checkpoint"
@@ -258,7 +248,7 @@ def _read(name: str, folder: Path, *, weights: bool) -> Checkpoint:
     text = inner if isinstance(inner, dict) else config
     sparse = text.get("moe_layer_freq")
     if isinstance(sparse, list) and sparse:
-        count = sum(bool(one) for one in sparse)
+        count = sum(bool(entry) for entry in sparse)
         shape = LayerCounts(dense=len(sparse) - count, sparse=count)
     else:
         shape = M3

@@ -1,4 +1,4 @@
-"""Run a job in a container of Docker or Podman.
+"""Run a job in a container of Docker.
 
 The command-line client stays in the foreground and passes SIGTERM on to the engine inside. The command line
 has only the names of environment variables, because every user of a machine can read its command lines.
@@ -15,19 +15,16 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 from m3agent.serving.launch.checkpoint import as_path, cache_folder
-from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.memory_model import GIB
 from m3agent.serving.plan.recipe import HTTP_HOST, Vendor
-
-Runtime = Literal["docker", "podman"]
+from m3agent.util.errors import EnvironmentFault, UsageError
 
 ANSWER_SECONDS = 30
-"""Seconds that Docker or Podman may take to answer."""
+"""Seconds that Docker may take to answer."""
 
 SHARED_GIB = 16
 """The limit of /dev/shm in GiB, without a host cache. Docker's default of 64 MiB is too small for the engines' processes (vLLM's recipe
@@ -41,8 +38,6 @@ _VISIBLE: Mapping[Vendor, tuple[str, ...]] = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),
     "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 }
-_NAMES = {"docker": "Docker", "podman": "Podman"}
-_INSTALL = {"docker": "https://docs.docker.com/engine/install", "podman": "https://podman.io"}
 
 
 def container_start(
@@ -52,92 +47,59 @@ def container_start(
     name: str,
     folder: Path,
     environ: Mapping[str, str],
-    runtime: Runtime = "docker",
     vendor: Vendor = "nvidia",
     pull: bool = False,
+    ready: bool = True,
 ) -> Start:
-    """Check the container engine and the image, and return the command that runs the job in a container.
+    """Return the command that runs the job in a container, which is removed when it ends.
+
+    The job's folder with files, and a checkpoint or a draft in a folder, have the same paths inside and are read-only. Hugging
+    Face's cache is writable; it is left out if checkpoint and draft are folders elsewhere. The job's port is open only on
+    `job.host` of this machine. A job on several nodes uses this machine's network directly.
 
     Args:
-        job: The job.
-        image: The name of the image.
-        name: The name of the container.
-        folder: The folder with the job's files.
-        environ: The environment variables.
-        runtime: Docker or Podman.
-        vendor: The vendor of the GPUs.
         pull: Fetch a missing image; the progress is in the log. Otherwise a missing image is an error,
             because it has 10 GiB and more.
+        ready: Check Docker and the image, and make the cache; False only returns the command.
 
     Raises:
-        LaunchError: The container engine or the image is missing.
-        ValueError: The job cannot run in a container.
+        EnvironmentFault: Docker or the image is missing.
+        UsageError: The job cannot run in a container.
     """
-    _check_engine(runtime, environ)
-    if not pull:
-        _check_image(runtime, image, environ)
-    start = container_command(
-        job,
-        image=image,
-        name=name,
-        folder=folder,
-        environ=environ,
-        runtime=runtime,
-        vendor=vendor,
-        pull=pull,
-    )
-    for variable in (_CACHE, _HUB):
-        if variable in start.env:
-            _make_cache(Path(start.env[variable]))
-    return start
-
-
-def container_command(
-    job: EngineJob,
-    *,
-    image: str,
-    name: str,
-    folder: Path,
-    environ: Mapping[str, str],
-    runtime: Runtime = "docker",
-    vendor: Vendor = "nvidia",
-    pull: bool = False,
-) -> Start:
-    """Return the command that runs the job in a container, which is removed when it ends. Nothing is checked or made.
-
-    The arguments are those of `container_start`. The job's folder with files, and a checkpoint or a draft in a folder, have
-    the same paths inside and are read-only. Hugging Face's cache is writable; it is left out if checkpoint and draft are
-    folders elsewhere. The job's port is open only on `job.host` of this machine. A job on several nodes uses this machine's
-    network directly.
-
-    Raises:
-        ValueError: The job cannot run in a container.
-    """
+    if ready:
+        _check_engine(environ)
+        if not pull and _fails("image", "inspect", image, environ=environ) is not None:
+            raise EnvironmentFault(
+                f"The image {image} is not on this machine: pull it with `docker pull {image}`."
+            )
     argv = _argv_inside(job)
     env, mounts = _what_it_needs(job, folder, environ)
-    gpus = job.gpus // job.nodes
-    renumbered = _VISIBLE["nvidia"] if vendor == "nvidia" else ()  # inside, the chosen GPUs count from 0
-    names = [variable for variable in env if variable not in renumbered]
-    names += [variable for variable in _PASSED_ON if variable in environ and variable not in env]
-    words = [runtime, "run", "--rm", "--init", "--name", name, "--log-driver=none"]
+    if ready:
+        for variable in {_CACHE, _HUB} & env.keys():
+            _make_cache(Path(env[variable]))
+    words = ["docker", "run", "--rm", "--init", "--name", name, "--log-driver=none"]
     words += [] if pull else ["--pull=never"]
-    words += (
-        gpu_options(
-            gpus, vendor=vendor, runtime=runtime, environ={**environ, **job.env}, host_cache=job.host_cache
-        )
-        if gpus
-        else []
-    )
-    words += ["--network=host"] if job.nodes > 1 else ["--publish", _published(job)]
+    words += _machine_options(job, vendor, environ)
     words += [word for mount in mounts for word in ("--mount", mount)]
-    words += [word for variable in names for word in ("--env", variable)]
+    words += [word for variable in _passed(env, environ, vendor) for word in ("--env", variable)]
     words += ["--workdir", str(folder)] if job.files else []
     # The entrypoint of vLLM's images is `vllm serve`. NVIDIA's images set up CUDA, then run the command.
-    if job.engine == "vllm":
-        words += ["--entrypoint", argv[0], image, *argv[1:]]
-    else:
-        words += [image, *argv]
-    return Start(tuple(words), env, (runtime, "rm", "--force", name))
+    words += ["--entrypoint", argv[0], image, *argv[1:]] if job.engine == "vllm" else [image, *argv]
+    return Start(tuple(words), env, ("docker", "rm", "--force", name))
+
+
+def _passed(env: Mapping[str, str], environ: Mapping[str, str], vendor: Vendor) -> list[str]:
+    """Return the variables that the container gets; inside, the chosen GPUs of NVIDIA count from 0."""
+    names = dict.fromkeys((*env, *(variable for variable in _PASSED_ON if variable in environ)))
+    renumbered = _VISIBLE["nvidia"] if vendor == "nvidia" else ()
+    return [variable for variable in names if variable not in renumbered]
+
+
+def _machine_options(job: EngineJob, vendor: Vendor, environ: Mapping[str, str]) -> list[str]:
+    """Return the options for GPUs and network."""
+    gpus, chosen = job.gpus // job.nodes, {**environ, **job.env}
+    words = gpu_options(gpus, vendor=vendor, environ=chosen, host_cache=job.host_cache) if gpus else []
+    return [*words, *(["--network=host"] if job.nodes > 1 else ["--publish", _published(job)])]
 
 
 def without_chosen_gpus(environ: Mapping[str, str]) -> dict[str, str]:
@@ -146,28 +108,21 @@ def without_chosen_gpus(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in chosen}
 
 
-def gpu_options(
-    count: int,
-    *,
-    vendor: Vendor,
-    runtime: Runtime = "docker",
-    environ: Mapping[str, str],
-    host_cache: int = 0,
-) -> list[str]:
+def gpu_options(count: int, *, vendor: Vendor, environ: Mapping[str, str], host_cache: int = 0) -> list[str]:
     """Return the options that let a container use `count` GPUs, with shared memory for a host cache.
 
     The GPUs are those that CUDA_VISIBLE_DEVICES (for AMD also HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES)
     names, else the first ones.
 
     Raises:
-        ValueError: The variable names fewer GPUs.
+        UsageError: The variable names fewer GPUs.
     """
     variable = next((known for known in _VISIBLE[vendor] if known in environ), None)
     devices = [str(number) for number in range(count)]
     if variable is not None:
         devices = [device.strip() for device in environ[variable].split(",") if device.strip()]
         if len(devices) < count:
-            raise ValueError(
+            raise UsageError(
                 f"{count} GPUs are needed, and {variable}={environ[variable]} names {len(devices)}: name more, or unset it."
             )
     shared_memory = f"--shm-size={SHARED_GIB + math.ceil(host_cache / GIB)}g"
@@ -179,24 +134,17 @@ def gpu_options(
         return [*rocm, "--ipc=host", shared_memory, *chosen]
     # NVIDIA's start-up message for its images asks for these limits
     shared = [shared_memory, "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
-    if runtime == "podman":  # NVIDIA Container Toolkit's guide to CDI
-        cdi = [word for device in devices[:count] for word in ("--device", f"nvidia.com/gpu={device}")]
-        return [*cdi, "--security-opt=label=disable", *shared]
-    return [
-        "--gpus",
-        f'"device={",".join(devices[:count])}"',  # in quotes, because Docker parses it as CSV
-        *shared,
-    ]
+    return ["--gpus", f'"device={",".join(devices[:count])}"', *shared]  # in quotes: Docker parses it as CSV
 
 
 def _argv_inside(job: EngineJob) -> tuple[str, ...]:
     """Return the engine's command inside the container, where it must listen on the container's network."""
     if job.argv[0] in ("docker", "podman"):
-        raise ValueError(
+        raise UsageError(
             f"This recipe's command is {job.argv[0]} itself: use the recipe that runs inside its image."
         )
     if job.argv[0] == "srun":
-        raise ValueError(
+        raise UsageError(
             "This recipe's command is Slurm's srun, which starts its own containers: use --slurm."
         )
     if job.nodes > 1 or job.engine == "dynamo":
@@ -212,7 +160,7 @@ def _published(job: EngineJob) -> str:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        raise ValueError(
+        raise UsageError(
             f"A container's port needs an address, not a name like {host!r}: use --host 127.0.0.1, or 0.0.0.0 for all."
         ) from None
     shown = f"[{address}]" if address.version == 6 else str(address)
@@ -249,7 +197,7 @@ def _make_cache(cache: Path) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True)  # otherwise the container engine would create it for root
     except OSError as error:
-        raise LaunchError(
+        raise EnvironmentFault(
             f"Hugging Face's cache {cache} cannot be created: {error.strerror}; set HF_HOME to a writable folder."
         ) from None
 
@@ -276,34 +224,27 @@ def _mount(path: Path, *, writable: bool = False) -> str:
     return line.getvalue()
 
 
-def _check_engine(runtime: Runtime, environ: Mapping[str, str]) -> None:
-    called = _NAMES[runtime]
-    if shutil.which(runtime, path=environ.get("PATH")) is None:
-        raise LaunchError(
-            f"There is no {runtime} on this machine: install {called} ({_INSTALL[runtime]}), or start the "
-            "engine without a container."
+def _check_engine(environ: Mapping[str, str]) -> None:
+    if shutil.which("docker", path=environ.get("PATH")) is None:
+        raise EnvironmentFault(
+            "There is no docker on this machine: install Docker (https://docs.docker.com/engine/install), or start the engine "
+            "without a container."
         )
-    words = ("version", "--format", "{{.Server.Version}}") if runtime == "docker" else ("info",)
-    failed = _fails(runtime, *words, environ=environ)
+    failed = _fails("version", "--format", "{{.Server.Version}}", environ=environ)
     if failed is None:
         return
     if "permission denied" in failed.casefold():
-        raise LaunchError(
-            f"You may not use {called} on this machine: add yourself to the group docker (as root), and log in again."
+        raise EnvironmentFault(
+            "You may not use Docker on this machine: add yourself to the group docker (as root), and log in again."
         )
-    raise LaunchError(
-        f"{called} does not answer ({failed}): start it, or start the engine without a container."
+    raise EnvironmentFault(
+        f"Docker does not answer ({failed}): start it, or start the engine without a container."
     )
 
 
-def _check_image(runtime: Runtime, image: str, environ: Mapping[str, str]) -> None:
-    if _fails(runtime, "image", "inspect", image, environ=environ) is not None:
-        raise LaunchError(f"The image {image} is not on this machine: pull it with `{runtime} pull {image}`.")
-
-
-def _fails(runtime: Runtime, *words: str, environ: Mapping[str, str]) -> str | None:
+def _fails(*words: str, environ: Mapping[str, str]) -> str | None:
     """Run a client; return its error message if it fails, else None."""
-    program = shutil.which(runtime, path=environ.get("PATH")) or runtime
+    program = shutil.which("docker", path=environ.get("PATH")) or "docker"
     try:
         done = subprocess.run(
             [program, *words],
@@ -319,5 +260,5 @@ def _fails(runtime: Runtime, *words: str, environ: Mapping[str, str]) -> str | N
         return f"it cannot be started: {error.strerror}"
     if done.returncode == 0:
         return None
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return " ".join(said[-1:])[:200] or f"exit code {done.returncode}"
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return " ".join(lines[-1:])[:200] or f"exit code {done.returncode}"

@@ -17,11 +17,15 @@ from m3agent.serving.launch.checkpoint import CheckpointError, read_checkpoint
 from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.load_signs import EngineFacts
 from m3agent.serving.launch.record import LOG, ServerRecord
-from m3agent.serving.plan.command import LaunchCommand
+from m3agent.serving.plan.command_setup import setup_of
+from m3agent.serving.plan.gpus import Architecture, Vendor
+from m3agent.serving.plan.kinds import EngineKind, Precision
+from m3agent.serving.plan.known_issues import Setup
 from m3agent.serving.plan.memory_model import (
     GIB,
     HEAD,
     KV_HEADS,
+    NATIVE_CONTEXT,
     KvDtype,
     LayerCounts,
     kv_bytes_per_token,
@@ -48,11 +52,6 @@ def facts_of(folder: Path, engine: str) -> EngineFacts:
 def dense_check(record: ServerRecord, facts: EngineFacts, environ: Mapping[str, str]) -> list[Check]:
     """Check a server of this machine, by its checkpoint's config and by its log.
 
-    Args:
-        record: The server's record.
-        facts: What its log reports.
-        environ: Environment that locates the Hugging Face cache.
-
     Returns:
         One check; none for engines other than vLLM.
     """
@@ -70,16 +69,16 @@ def dense_check(record: ServerRecord, facts: EngineFacts, environ: Mapping[str, 
         detail = "the config has no sparse_attention_freq: the engine builds every layer with dense attention"
         return [Check(NAME, False, f"{detail}, and answers become worse", _FIX)]
     shape = LayerCounts(checkpoint.shape.layers - sparse, sparse)
-    layout = _layout(LaunchCommand.of(record.argv)) if record.argv else None
+    layout = _layout(record.argv) if record.argv else None
     if layout is None or not facts.cache_gib or not facts.kv_tokens or not _has_m3_heads(text):
         return [Check(NAME, True, f"{sparse} of {shape.layers} layers, by the config")]
-    found = facts.cache_gib * GIB / facts.kv_tokens
+    taken = facts.cache_gib * GIB / facts.kv_tokens
     tp, kv, index = layout
     wanted = kv_bytes_per_token(shape, tp, kv, index)
     dense = kv_bytes_per_token(LayerCounts(shape.layers, 0), tp, kv, index)
-    if found < (wanted + dense) / 2:
+    if taken < (wanted + dense) / 2:
         detail = (
-            f"a token takes {found:,.0f} bytes of the cache; with the index keys of {sparse} layers it takes {wanted:,}, "
+            f"a token takes {taken:,.0f} bytes of the cache; with the index keys of {sparse} layers it takes {wanted:,}, "
             f"without them {dense:,}: the engine computes dense attention, and answers become worse"
         )
         return [Check(NAME, False, detail, _FIX)]
@@ -87,7 +86,7 @@ def dense_check(record: ServerRecord, facts: EngineFacts, environ: Mapping[str, 
         Check(
             NAME,
             True,
-            f"{sparse} of {shape.layers} layers; the cache has index keys ({found:,.0f} bytes a token)",
+            f"{sparse} of {shape.layers} layers; the cache has index keys ({taken:,.0f} bytes a token)",
         )
     ]
 
@@ -112,21 +111,17 @@ def _has_m3_heads(text: Mapping[str, Any]) -> bool:
     return text.get("num_key_value_heads") == KV_HEADS and text.get("head_dim", HEAD) == HEAD
 
 
-def _layout(command: LaunchCommand) -> tuple[int, KvDtype, KvDtype] | None:
+def _layout(argv: Sequence[str]) -> tuple[int, KvDtype, KvDtype] | None:
     """Return tensor-parallel size, type of keys and values, and type of the index keys.
 
     None if the layers are spread over GPUs: then the cache of a GPU does not have all of them.
     """
-
-    def value(*flags: str) -> str:
-        given: Sequence[str] = next(filter(None, map(command.option, flags)), ())
-        return given[1] if len(given) > 1 else ""
-
-    tp = value("--tensor-parallel-size", "-tp") or "1"
-    if value("--pipeline-parallel-size", "-pp") not in ("", "1") or not (
-        tp.isdecimal() and possible_tp(int(tp))
-    ):
+    any_gpu = Setup(EngineKind.VLLM, Vendor.NVIDIA, Architecture.HOPPER, Precision.MXFP8, NATIVE_CONTEXT)
+    setup = setup_of(argv, {}, any_gpu)
+    if setup.pp != 1 or not possible_tp(setup.tp):
         return None
-    kv = KvDtype.FP8 if value("--kv-cache-dtype").startswith("fp8") else KvDtype.BF16
-    fp8_index = '"indexer_kv_dtype":"fp8"' in value("--attention-config").replace(" ", "")
-    return int(tp), kv, KvDtype.FP8 if fp8_index else KvDtype.BF16
+    kv, index = (
+        KvDtype.FP8 if dtype.startswith("fp8") else KvDtype.BF16
+        for dtype in (setup.kv_dtype, setup.index_dtype)
+    )
+    return setup.tp, kv, index

@@ -1,23 +1,30 @@
-"""Explain in one sentence why an engine ended: the cause with its numbers, and what to do."""
+"""Explain in one sentence why an engine ended: the cause with its numbers, and what to do.
+
+The rows of `serving/facts/faults.toml` have a log pattern, the kind of fault, and the sentence for people. Those of `ends.toml`
+tell what the end of an engine means that wrote no error.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator
 
 from m3agent.serving.errors import shorten
+from m3agent.serving.facts.table import Row, checked, rows
 from m3agent.serving.launch.engine_log import LogReader
-from m3agent.serving.launch.fault_rows import ENDS, ROWS, FaultKind, LaunchContext, Values
+from m3agent.serving.launch.job import EngineJob
+from m3agent.serving.launch.load_signs import LoadPhase, PhaseName
 from m3agent.serving.plan.engines import ENGINES
-
-__all__ = ["Fault", "FaultKind", "LaunchContext", "explain", "read_log"]
 
 _SHOWN = 200  # most characters of a quoted log line
 _VALUE = 160  # most characters of a value that a pattern found
-_START_BYTES, _END_BYTES = 8 << 20, 8 << 20
 
 # Messages that only follow from another fault; the explanation names that other fault.
 _CONSEQUENCE = re.compile(
@@ -31,107 +38,218 @@ _DIED = re.compile(
 )
 
 
+SMALLEST_STEP = 128
+"""A proposed context window is a multiple of this block size of M3's cache, in tokens."""
+
+
+Values = dict[str, str]
+
+
+def _nearest(values: Values) -> Values:
+    """Return the allowed values nearest to the given one; the engine prints all of them."""
+    listed = re.findall(r"[\w.:/+-]+", values["choices"])
+    near = difflib.get_close_matches(values["given"].lower(), listed, n=3, cutoff=0.5) or listed[:6]
+    return {"nearest": f"use one of {', '.join(near)}" if near else "see the engine's --help"}
+
+
+def _parser(values: Values) -> Values:
+    """Return the engine's name of M3's parser. If there is none, the engine is older than the model."""
+    listed = re.findall(r"[\w.-]+", values["choices"])
+    ours = [name for name in listed if name.lower().replace("-", "_") == "minimax_m3"]
+    return {
+        "what_parser": values.get("what_parser", "").lower(),
+        "nearest": f"take {ours[0]}" if ours else values["too_old"],
+    }
+
+
+def _tokens(values: Values) -> Values:
+    largest = int(values["largest"]) // SMALLEST_STEP * SMALLEST_STEP
+    return {
+        "asked": f"{int(values['asked']):,}",
+        "fits": str(largest),
+        "largest": f"{int(values['largest']):,}",
+    }
+
+
+def _without_estimate(values: Values) -> Values:
+    """Estimate the largest context window that fits.
+
+    The KV cache grows in proportion to the window, apart from a fixed part of each sequence. So the estimate
+    is slightly too low.
+    """
+    largest = int(int(values["asked"]) * float(values["there"]) / max(float(values["needed"]), 1e-9))
+    return _tokens(values | {"largest": str(largest)})
+
+
+def _positions(values: Values) -> Values:
+    return {"asked": f"{int(values['asked']):,}", "most": values["most"], "shown": f"{int(values['most']):,}"}
+
+
+def _held(values: Values) -> Values:
+    return {"held": f"{float(values['total']) - float(values['free']):.1f}", "gpu": values["gpu"] or "0"}
+
+
+def _cuda(values: Values) -> Values:
+    found = int(values["found"])
+    return {"cuda": f"{found // 1000}.{found % 1000 // 10}"}
+
+
+def _file(values: Values) -> Values:
+    tokenizer = values["tokenizer"]
+    return {
+        "file": values["file"] or (f"the tokenizer in {tokenizer}" if tokenizer else "its configuration"),
+        "tokenizer": "",
+    }
+
+
+def _sizes(values: Values) -> Values:
+    return {f"{name}_gb": f"{float(values[name]) / 1000:,.1f}" for name in ("size", "free")}
+
+
+_RECKON: Mapping[str, Callable[[Values], Values]] = {
+    "": lambda _: {},
+    "nearest": _nearest,
+    "parser": _parser,
+    "tokens": _tokens,
+    "without_estimate": _without_estimate,
+    "positions": _positions,
+    "held": _held,
+    "cuda": _cuda,
+    "file": _file,
+    "sizes": _sizes,
+}
+"""Functions that compute further values for a sentence, by the name that a row gives."""
+
+
+def _known(name: str) -> str:
+    if name not in _RECKON:
+        raise ValueError(f"there is no function {name}; there are {', '.join(filter(None, _RECKON))}")
+    return name
+
+
+_RECKONED = ("nearest", "asked", "fits", "largest", "most", "shown", "held", "cuda", "size_gb", "free_gb")
+_ASKED = ("name", "too_old", "port", "next_port", "model", "gpus", "log")
+_END_VALUES = ("name", "log_file", "number", "how", "when")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultRow(Row):
+    """One way to fail."""
+
+    kind: str
+    """Kind of fault, by its remedy."""
+    pattern: Annotated[re.Pattern[str], BeforeValidator("(?m){}".format)]
+    what: str
+    """Template of what happened; it may name the pattern's groups, the values of `_values`, and the results of `reckon`."""
+    fix: str
+    until_ready: bool = False
+    """True if the row counts only before the engine is ready."""
+    phases: frozenset[PhaseName] = frozenset(LoadPhase)
+    reckon: Annotated[str, AfterValidator(_known)] = ""
+    """Name of the function that computes further values."""
+
+    def __post_init__(self) -> None:
+        for template in (self.what, self.fix):
+            checked(template, (*_ASKED, *_RECKONED, *self.pattern.groupindex))
+
+    def counts_in(self, phase: LoadPhase) -> bool:
+        """Return whether the row counts in a phase of the engine."""
+        return phase in self.phases and not (self.until_ready and phase is LoadPhase.READY)
+
+    def sentence(self, values: Values, shorten: Callable[[str], str]) -> str:
+        """Return the sentence for people.
+
+        Raises:
+            ValueError, OverflowError: The log's text looks like a number but is not one.
+        """
+        values = values | _RECKON[self.reckon](values)
+        values = {name: shorten(value) for name, value in values.items()}
+        return f"{self.what.format_map(values)}; {self.fix.format_map(values)}."
+
+
+def _signals(names: Sequence[str]) -> Sequence[str]:
+    for name in names:
+        if name not in signal.Signals.__members__:
+            raise ValueError(f"there is no signal {name}")
+    return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndRow(Row):
+    """What the end of an engine tells that wrote no error."""
+
+    kind: str
+    statuses: tuple[int, ...] = ()
+    signals: Annotated[tuple[str, ...], AfterValidator(_signals)] = ()
+    log: Literal["", "dying", "empty", "garbled"] = ""
+    """What the log must be."""
+    said: Annotated[str, AfterValidator(lambda said: checked(said, _END_VALUES))]
+
+    def fits(self, exit_code: int | None, number: int | None) -> bool:
+        """Return whether the row applies to an exit status, and to the number of the signal that it tells."""
+        signals = [signal.Signals[name] for name in self.signals]
+        return not (self.statuses or signals) or exit_code in self.statuses or number in signals
+
+
+ROWS = rows(FaultRow, "faults")
+"""All rows, from specific to vague. The first one that matches counts."""
+ENDS = rows(EndRow, "ends")
+
+
 @dataclass(frozen=True)
 class Fault:
     """Why an engine ended."""
 
-    kind: FaultKind
-    """Kind of the fault."""
+    kind: str
+    """As in the tables; "unknown" if no row applies."""
     sentence: str
-    """Explanation for people."""
-    evidence: str = ""
-    """Line of the log that shows it; empty if there is none."""
-    source: str = ""
-    """Where the matching rule comes from."""
 
 
-def read_log(path: Path, engine: str | None = None) -> LogReader:
-    """Read a log from a file; of a log above 16 MiB only the first and the last 8 MiB.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    reader = LogReader(engine)
-    with path.open("rb") as file:
-        reader.feed(file.read(_START_BYTES))
-        size = file.seek(0, 2)
-        file.seek(max(_START_BYTES, size - _END_BYTES))
-        reader.feed(file.read(_END_BYTES))
-    return reader
-
-
-def explain(engine: str, log: LogReader | Path | str, exit_code: int | None, asked: LaunchContext) -> Fault:
-    """Explain why an engine ended.
-
-    The function never raises. If the log tells nothing, the sentence says so.
+def explain(job: EngineJob, log: LogReader, exit_code: int | None, file: Path) -> Fault:
+    """Explain why an engine ended. If the log tells nothing, the sentence says so.
 
     Args:
-        engine: Name of the engine: vllm, sglang, trtllm or dynamo.
-        log: The reader that followed the log, the log's file, or its text.
         exit_code: Exit status of the process, negative or 128 + N after signal N; None if unknown.
-        asked: What the engine was started with.
+        file: The log's file, for the sentence.
     """
-    if isinstance(log, Path):
-        try:
-            reader = read_log(log, engine)
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            return Fault(
-                FaultKind.LOG,
-                f"{_name(engine)} ended {_with(exit_code)}, and the reason is unknown because its log {log} "
-                f"cannot be read ({why}); start it again and read its output.",
-            )
-    elif isinstance(log, str):
-        reader = LogReader(engine)
-        reader.feed(log.encode(errors="replace"))
-    else:
-        reader = log
-    said = [line for line in (*reader.errors, *reader.tail) if not line.harmless]
-    known = _known(engine, "\n".join(line.message for line in said), reader, asked)
-    if known is not None:
-        return known
-    errors = [line.message for line in said if line.error]
+    lines = [line for line in (*log.errors, *log.tail) if not line.harmless]
+    text, values = "\n".join(line.message for line in lines), _values(job, file)
+    errors = [line.message for line in lines if line.error]
     causes = [message for message in errors if not _CONSEQUENCE.search(message)]
-    fault = None if causes else _without_words(engine, reader, errors, exit_code, asked)
-    return fault or _last_words(engine, reader, causes or errors, exit_code, asked)
+    fault = _by_rows(text, log, values)
+    if fault is None and not causes:
+        fault = _without_words(log, exit_code, values)
+    return fault or _last_words(log, causes or errors, exit_code, values)
 
 
-def _known(engine: str, text: str, reader: LogReader, asked: LaunchContext) -> Fault | None:
+def _by_rows(text: str, reader: LogReader, context: Values) -> Fault | None:
     for row in ROWS:
-        found = row.pattern.search(text) if row.counts_in(reader.progress.phase) else None
-        if found is None:
+        match = row.pattern.search(text) if row.counts_in(reader.progress.phase) else None
+        if match is None:
             continue
-        values = _values(engine, asked) | {name: value or "" for name, value in found.groupdict().items()}
+        values = context | {name: value or "" for name, value in match.groupdict().items()}
         try:
-            sentence = row.sentence(values, lambda value: _shortened(value, _VALUE))
+            return Fault(row.kind, row.sentence(values, lambda value: _shortened(value, _VALUE)))
         except (ValueError, OverflowError):  # the log's text looks like a number but is not one
             continue
-        return Fault(row.kind, sentence, _shortened(_line_around(text, found)), row.source)
     return None
 
 
-def _values(engine: str, asked: LaunchContext) -> Values:
+def _values(job: EngineJob, file: Path) -> Values:
     """Return what the engine was started with, for a sentence."""
+    engine = ENGINES.get(job.engine)
     return {
-        "name": _name(engine),
-        "too_old": (ENGINES.get(engine) or ENGINES["vllm"]).too_old,
-        "port": str(asked.port),
-        "next_port": str(asked.port + 1 if asked.port < 65535 else 8000),
-        "model": asked.model or "the model",
-        "gpus": str(asked.gpus),
-        "log": str(asked.log),
+        "name": "The engine" if engine is None else engine.title,
+        "too_old": (engine or ENGINES["vllm"]).too_old,
+        "port": str(job.port),
+        "next_port": str(job.port + 1 if job.port < 65535 else 8000),
+        "model": job.model or "the model",
+        "gpus": str(job.gpus),
+        "log": str(file),
     }
 
 
-def _line_around(text: str, found: re.Match[str]) -> str:
-    start = text.rfind("\n", 0, found.start()) + 1
-    end = text.find("\n", found.start())
-    return text[start : end if end >= 0 else len(text)]
-
-
-def _without_words(
-    engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: LaunchContext
-) -> Fault | None:
+def _without_words(reader: LogReader, exit_code: int | None, context: Values) -> Fault | None:
     """Return the fault that the exit status or the end of the log implies; None if neither tells the cause."""
     number = _signal(exit_code)
     logs = {
@@ -141,35 +259,23 @@ def _without_words(
         "garbled": reader.garbled,
     }
     values = {
-        "name": _name(engine),
-        "log_file": asked.log,
+        "name": context["name"],
+        "log_file": context["log"],
         "number": number,
         "how": _with(exit_code),
         "when": "while it was serving" if reader.ready else "before it was ready",
     }
-    for row in ENDS:
-        if logs[row.log] and row.fits(exit_code, number):
-            evidence = _shortened(errors[-1]) if errors and row.log == "dying" else ""
-            return Fault(row.kind, row.said.format_map(values), evidence)
-    return None
+    row = next((row for row in ENDS if logs[row.log] and row.fits(exit_code, number)), None)
+    return None if row is None else Fault(row.kind, row.said.format_map(values))
 
 
-def _last_words(
-    engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: LaunchContext
-) -> Fault:
+def _last_words(reader: LogReader, errors: Sequence[str], exit_code: int | None, context: Values) -> Fault:
     lines = [line for line in reader.tail if line.message.strip()]
     lines = [line for line in lines if not line.harmless] or lines
     words = errors or [line.message for line in lines]
     shown = _shortened(words[-1]) if words else "no readable output"
-    return Fault(
-        FaultKind.UNKNOWN,
-        f"{_name(engine)} ended {_with(exit_code)}: {shown}; the full log is {asked.log}.",
-        shown,
-    )
-
-
-def _name(engine: str) -> str:
-    return ENGINES[engine].title if engine in ENGINES else "The engine"
+    sentence = f"{context['name']} ended {_with(exit_code)}: {shown}; the full log is {context['log']}."
+    return Fault("unknown", sentence)
 
 
 def _with(exit_code: int | None) -> str:

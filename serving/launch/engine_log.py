@@ -12,6 +12,7 @@ import codecs
 import re
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from m3agent.serving.launch.load_signs import (
@@ -19,10 +20,8 @@ from m3agent.serving.launch.load_signs import (
     BAR,
     GRAPH_SIZES,
     GRAPHS_AHEAD,
-    GRAPHS_TOOK,
     READY_ELSE,
     READY_WHEN,
-    SGLANG_TOOK,
     SIGNS,
     TRT_GRAPH,
     TRT_GRAPHS,
@@ -32,7 +31,6 @@ from m3agent.serving.launch.load_signs import (
     LoadProgress,
     bar_of,
 )
-from m3agent.serving.launch.log_line import ANSI, CONTINUES, Line, line_of
 
 MOST_CHARACTERS = 4096
 """Most characters kept of a line; the useful part stands at its beginning."""
@@ -53,14 +51,6 @@ class LogReader:
     """Parse an engine's output piece by piece.
 
     No input makes the reader raise. It keeps at most about three million characters.
-
-    Args:
-        engine: Name of the engine: vllm, sglang, trtllm or dynamo; None if unknown.
-
-    Attributes:
-        facts: What the engine reported about itself.
-        progress: How far the engine is.
-        bytes_seen: Number of bytes of input.
     """
 
     def __init__(self, engine: str | None = None) -> None:
@@ -80,7 +70,6 @@ class LogReader:
         self._told = False
         self._graphs_ahead = 0
         self._graphs_done: set[str] = set()
-        self._graph_gib: dict[str, float] = {}
 
     @property
     def ready(self) -> bool:
@@ -169,45 +158,39 @@ class LogReader:
             return
         self._advance(LoadPhase.STARTING, 0, 0, "", news)
         for sign in SIGNS:
-            if found := sign.pattern.search(message):
-                sign.take(self.facts, found)
+            if match := sign.pattern.search(message):
+                sign.take(self.facts, match)
                 if sign.phase is not None:
                     self._advance(sign.phase, 0, 0, sign.detail, news)
         self._look_for_graphs(message, news)
 
     def _look_for_graphs(self, message: str, news: list[LoadProgress]) -> None:
-        if found := GRAPHS_AHEAD.match(message):
-            self._graphs_ahead = sum(map(int, re.findall(r"=(\d+) \(", found[1])))
+        if match := GRAPHS_AHEAD.match(message):
+            self._graphs_ahead = sum(map(int, re.findall(r"=(\d+) \(", match[1])))
             self._advance(LoadPhase.MEMORY, 0, 0, "", news)
-        elif found := GRAPHS_TOOK.match(message):
-            self._graph_gib["all"] = float(found[1])
-        elif (found := SGLANG_TOOK.match(message)) and len(self._graph_gib) < _MOST_NAMES:
-            self._graph_gib[found[1]] = float(found[2])
-        elif found := GRAPH_SIZES.match(message):
-            self._graphs_ahead = max(self._graphs_ahead, len(found[1].split(",")))
+        elif match := GRAPH_SIZES.match(message):
+            self._graphs_ahead = max(self._graphs_ahead, len(match[1].split(",")))
             self._advance(LoadPhase.GRAPHS, 0, self._graphs_ahead, "", news)
-        elif found := TRT_GRAPHS.match(message):
-            self._graphs_ahead = max(self._graphs_ahead, int(found[1]))
+        elif match := TRT_GRAPHS.match(message):
+            self._graphs_ahead = max(self._graphs_ahead, int(match[1]))
             self._advance(LoadPhase.GRAPHS, 0, self._graphs_ahead, "", news)
-        elif (found := TRT_GRAPH.match(message)) and len(self._graphs_done) < min(
+        elif (match := TRT_GRAPH.match(message)) and len(self._graphs_done) < min(
             self._graphs_ahead, _MOST_GRAPHS
         ):
-            self._graphs_done.add(found[1])  # each rank prints the line, and an earlier run prints it too
+            self._graphs_done.add(match[1])  # each rank prints the line, and an earlier run prints it too
             self._advance(LoadPhase.GRAPHS, len(self._graphs_done), self._graphs_ahead, "", news)
-        if self._graph_gib:
-            self.facts.graph_gib = round(sum(self._graph_gib.values()), 2)
 
     def _bars(self, text: str, news: list[LoadProgress]) -> bool:
         """Count the progress bars of a line; return whether there were any."""
         if "%" not in text:
             return False
-        found = False
+        counted = False
         for match in BAR.finditer(ANSI.sub("", text)):
-            found = True
+            counted = True
             bar, done, total = bar_of(match["what"]), int(match["done"]), int(match["total"])
             if total > 0 and done <= total:
                 self._count(bar, done, total, news)
-        return found
+        return counted
 
     def _count(self, bar: Bar, done: int, total: int, news: list[LoadProgress]) -> None:
         if bar.phase < self.progress.phase:
@@ -244,3 +227,70 @@ class LogReader:
 def _key(message: str) -> str:
     """Return a message without its numbers, by which equal errors are recognised."""
     return re.sub(r"\d+", "0", message[:500])
+
+
+ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+# Prefixes of a message: a timestamp of docker, Slurm or Dynamo; vLLM's process name (utils/system_utils.py); torch's
+# rank; the level with time and location (vLLM: logger.py; SGLang: utils/common.py, configure_logger; TensorRT-LLM:
+# logger.py).
+_PREFIX = re.compile(
+    r"(?:\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)\s+)?"
+    r"(?:\((?:[A-Za-z]\w*)(?: \w+=\d+)*? pid=\d+(?:, ip=[\d.]+)?\)\s?)*"
+    r"(?:\[rank\d+\]:(?=\s|\[)\s?)?"
+    r"(?:"
+    r"(?P<vllm>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]{1,80}\] ?"
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?(?: [A-Z]{2,3}\d+)*\] ?"
+    r"|\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] (?:\[TRT-LLM\] |\[TensorRT-LLM\] )?(?:\[RANK \d+\] )?\[(?P<trt>[A-Z])\] ?"
+    r"|\[TensorRT-LLM\]\[(?P<cpp>[A-Z]+)\] ?"
+    r"|\[(?P<glog>[IWEF])\d{4} [\d:.]+ [\w.]+:\d+\] ?"
+    r"|(?P<dynamo>TRACE|DEBUG|INFO|WARN|ERROR) [\w.:]+: "
+    r")?"
+    r"(?:(?P<uvicorn>INFO|WARNING|ERROR|CRITICAL): {2,})?"  # SGLang puts its own timestamp before it
+)
+_HARMLESS = frozenset({"TRACE", "DEBUG", "INFO", "WARN", "WARNING", "I", "W", "D", "V"})
+_ERROR_LEVELS = frozenset({"ERROR", "CRITICAL", "E", "F"})
+
+_TRACEBACK_BODY = re.compile(
+    r"\s|Traceback \(most recent call last\)|During handling of|The above exception|\^+$"
+)
+_ERROR_SIGNS = re.compile(
+    r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b|\b[Ee]rror:|\bException:|\bFATAL\b|\b[Ff]atal|^Killed\b|^Aborted\b"
+    r"|[Ss]egmentation fault|[Ss]egfault|Bus error|out of memory|NCCL WARN|core dumped|hit an exception"
+)
+_WARNS = re.compile(r"\s+warnings\.warn\(")
+CONTINUES = re.compile(r"(?!Traceback|During handling|The above exception)\w|\s{1,4}(?!File )\w")
+"""Lines that continue a message (huggingface_hub, pydantic write such), flush or indented."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line without colours and prefix."""
+
+    message: str
+    harmless: bool
+    """True if the line's level is below error, or if it is the source of a Python warning."""
+    error: bool
+
+
+def line_of(text: str) -> Line:
+    """Parse a line of a log."""
+    text = _CONTROLS.sub("", ANSI.sub("", text)).rstrip()
+    prefix = _PREFIX.match(text)
+    assert prefix is not None, "all of the pattern may be missing"
+    level = (
+        prefix["vllm"]
+        or prefix["trt"]
+        or prefix["cpp"]
+        or prefix["dynamo"]
+        or prefix["glog"]
+        or prefix["uvicorn"]
+    )
+    message = text[prefix.end() :]
+    body = _TRACEBACK_BODY.match(message) is not None
+    error = (
+        bool(message) and not body and (level in _ERROR_LEVELS or _ERROR_SIGNS.search(message) is not None)
+    )
+    harmless = level in _HARMLESS or _WARNS.match(message) is not None
+    return Line(message, harmless, error and not harmless)

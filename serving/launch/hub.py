@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import logging
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +19,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from m3agent.serving.launch.checkpoint import CheckpointError
-from m3agent.serving.launch.errors import LaunchError
+from m3agent.serving.launch.checkpoint import CheckpointError, free_bytes
 from m3agent.util.atomic_write import write_whole
 from m3agent.util.counted import first_of
+from m3agent.util.errors import EnvironmentFault, ServerFault
 from m3agent.util.sanitize import printable_line
 
 if TYPE_CHECKING:
@@ -37,18 +36,12 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 MAIN = "main"
 
 
-class HubError(Exception):
-    """The hub, or the way to it, fails. The message says in one sentence why and what to do."""
-
-
 @dataclass(frozen=True)
 class HubFile:
     """A file of a checkpoint."""
 
     path: str
-    """Its path in the checkpoint."""
     size: int
-    """Its bytes."""
     blob: str
     """Its hash in git; of a file in LFS, that of a pointer."""
     sha256: str | None
@@ -65,15 +58,10 @@ class Snapshot:
     """A checkpoint as the hub has it at one commit, and where it goes."""
 
     name: str
-    """Its name on the hub."""
     revision: str
-    """The revision that was asked for."""
     commit: str
-    """The commit that this means now."""
     files: Sequence[HubFile]
-    """Its files."""
     folder: Path
-    """The folder that will have them."""
     store: Path | None
     """Folder of the repository in Hugging Face's cache; None if the files go to a folder of the user's."""
 
@@ -105,14 +93,12 @@ def look_up(name: str, revision: str | None, to: Path | None) -> Snapshot:
     """Ask the hub which files a checkpoint has.
 
     Args:
-        name: Its name on the hub.
-        revision: Branch, tag or commit; None is the main branch.
         to: The folder for the files; None is Hugging Face's cache.
 
     Raises:
         CheckpointError: There is no such checkpoint or revision.
-        LaunchError: This machine lacks huggingface_hub, or must not use the network.
-        HubError: The hub fails.
+        EnvironmentFault: This machine lacks huggingface_hub, or must not use the network.
+        ServerFault: The hub fails.
     """
     hub = _library()
     revision = revision or MAIN
@@ -120,12 +106,12 @@ def look_up(name: str, revision: str | None, to: Path | None) -> Snapshot:
         raise CheckpointError(f"{revision} is no revision: give a branch, a tag or a commit with --revision")
     store = Path(hub.constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
     if hub.is_offline_mode():
-        raise LaunchError("HF_HUB_OFFLINE forbids the download: unset it, and fetch again")
+        raise EnvironmentFault("HF_HUB_OFFLINE forbids the download: unset it, and fetch again")
     with _explained(hub, name, revision):
         api = hub.HfApi(library_name="m3agent")
         commit = str(api.model_info(name, revision=revision, timeout=_ANSWER_SECONDS).sha)
         entries = list(api.list_repo_tree(name, recursive=True, revision=commit))
-        files = [_file(one) for one in entries if isinstance(one, hub.hf_api.RepoFile)]
+        files = [_file(entry) for entry in entries if isinstance(entry, hub.hf_api.RepoFile)]
         if not _COMMIT.fullmatch(commit) or not files:
             raise ValueError(f"{commit} with {len(files)} files")
     folder = store / "snapshots" / commit if to is None else to.expanduser().absolute()
@@ -136,19 +122,16 @@ def check_room(snapshot: Snapshot, needed: int) -> int:
     """Return the free bytes of the disk that gets the files.
 
     Raises:
-        LaunchError: They are too few, or the disk cannot be asked.
+        EnvironmentFault: They are too few, or the disk cannot be asked.
     """
-    there = snapshot.folder
     try:
-        while not there.exists():
-            there = there.parent
-        free = shutil.disk_usage(there).free
+        there, free = free_bytes(snapshot.folder)
     except OSError as error:
-        raise LaunchError(
-            f"{there} cannot be read: {error.strerror}; choose another folder with --to"
+        raise EnvironmentFault(
+            f"{error.filename} cannot be read: {error.strerror}; choose another folder with --to"
         ) from None
     if free < needed:
-        raise LaunchError(
+        raise EnvironmentFault(
             f"{snapshot.name} needs {needed / 1e9:,.1f} GB more and {there} has {free / 1e9:,.1f} GB free: make room, or set "
             "HF_HOME or --to to a folder on a larger disk"
         )
@@ -159,11 +142,10 @@ def download(snapshot: Snapshot, count: Callable[[int], None]) -> None:
     """Download the files that are missing.
 
     Args:
-        snapshot: What to download.
         count: Receives the bytes that this call has downloaded so far, from several threads.
 
     Raises:
-        CheckpointError, LaunchError, HubError: A file cannot be downloaded, with the reason.
+        CheckpointError, EnvironmentFault, ServerFault: A file cannot be downloaded, with the reason.
     """
     hub = _library()
     with _explained(hub, snapshot.name, snapshot.revision):
@@ -196,12 +178,11 @@ def check_files(snapshot: Snapshot, count: Callable[[int], None]) -> None:
     """Compare every file with the hub's checksum, and remove those that differ.
 
     Args:
-        snapshot: What to check.
         count: Receives the bytes that were read so far, from several threads.
 
     Raises:
-        LaunchError: A file cannot be read.
-        HubError: A file differs.
+        EnvironmentFault: A file cannot be read.
+        ServerFault: A file differs.
     """
     done, lock = 0, threading.Lock()
 
@@ -225,10 +206,10 @@ def check_files(snapshot: Snapshot, count: Callable[[int], None]) -> None:
         for file in wrong:
             snapshot.remove(file)
     except OSError as error:
-        raise LaunchError(f"{error.filename} cannot be read: {error.strerror}; fetch again") from None
+        raise EnvironmentFault(f"{error.filename} cannot be read: {error.strerror}; fetch again") from None
     if wrong:
         names = first_of([file.path for file in wrong], 1)
-        raise HubError(
+        raise ServerFault(
             f"{names} did not have the hub's checksum and was removed: fetch again to download it anew"
         )
 
@@ -242,7 +223,7 @@ def keep_revision(snapshot: Snapshot) -> None:
         reference.parent.mkdir(parents=True, exist_ok=True)
         write_whole(reference, snapshot.commit.encode())
     except OSError as error:
-        raise LaunchError(f"{reference} cannot be written: {error.strerror}") from None
+        raise EnvironmentFault(f"{reference} cannot be written: {error.strerror}") from None
 
 
 def _library() -> ModuleType:
@@ -252,7 +233,7 @@ def _library() -> ModuleType:
         import huggingface_hub.hf_api
         import huggingface_hub.utils
     except ImportError:
-        raise LaunchError(
+        raise EnvironmentFault(
             "huggingface_hub is not installed: install m3agent[serve] as docs/install.md says"
         ) from None
     hub.utils.logging.set_verbosity(logging.CRITICAL)  # it would print words of the server
@@ -307,7 +288,7 @@ def _explanation(hub: ModuleType, error: Exception, name: str, revision: str) ->
     host = urlsplit(hub.constants.ENDPOINT).netloc.rpartition("@")[2]
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, errors.GatedRepoError):
-        return HubError(
+        return ServerFault(
             f"{host} gives {name} only to those who agreed to its terms: agree on its page, and set HF_TOKEN"
         )
     if isinstance(error, errors.RevisionNotFoundError):
@@ -317,19 +298,19 @@ def _explanation(hub: ModuleType, error: Exception, name: str, revision: str) ->
             f"{host} has no model {name}, or it is private: correct the name, or set HF_TOKEN"
         )
     if status in (401, 403):
-        return HubError(
+        return ServerFault(
             f"{host} refuses the download of {name} ({status}): correct HF_TOKEN, or log in with `hf auth login`"
         )
     if status is not None:
-        return HubError(f"{host} answers {status} for {name}: fetch again later; what is here stays")
+        return ServerFault(f"{host} answers {status} for {name}: fetch again later; what is here stays")
     if isinstance(error, errors.HTTPError):
-        return HubError(
+        return ServerFault(
             f"{host} cannot be reached ({type(error).__name__}): check the network and HF_ENDPOINT, and fetch again; what is "
             "here stays"
         )
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename} cannot be written" if error.filename else "the download failed"
-        return LaunchError(
+        return EnvironmentFault(
             f"{where}: {error.strerror}; make room, or choose another folder with HF_HOME or --to"
         )
-    return HubError(f"{host} does not answer as a hub should for {name} ({printable_line(error, 200)})")
+    return ServerFault(f"{host} does not answer as a hub should for {name} ({printable_line(error, 200)})")

@@ -1,10 +1,11 @@
-"""Find the version of an engine that a command would start.
+"""Find what this machine has for an engine: its version, the packages beside it, and memory for a cache outside the GPUs.
 
 The module does not import the engine, because the import takes a quarter of a minute.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from packaging.requirements import Requirement
 
 from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.engines import ENGINES
+from m3agent.serving.plan.host_cache import GIGABYTE
 
 _ASK = "import importlib.metadata as m; print(m.version({name!r}))"
 _SECONDS = 20
@@ -22,11 +24,6 @@ _SECONDS = 20
 
 def installed_version(engine: str, argv: Sequence[str], path: str | None) -> str | None:
     """Return the version of the engine that the command's Python has.
-
-    Args:
-        engine: Name of the engine.
-        argv: The command.
-        path: PATH to search for the program.
 
     Returns:
         The version, or None if it cannot be found, for example for a container or a wrapper.
@@ -39,11 +36,6 @@ def lacking_packages(packages: Sequence[str], argv: Sequence[str], path: str | N
     """Return those of the packages (PEP 508, like `name>=1`) that the command's Python does not have in a right version.
 
     None is lacking if that Python is not found.
-
-    Args:
-        packages: Packages that the engine needs beside it.
-        argv: The command.
-        path: PATH to search for the program.
     """
     python = _python(argv, path)
     return (
@@ -96,3 +88,38 @@ def _python(argv: Sequence[str], path: str | None) -> list[str] | None:
     except (OSError, ValueError):
         return None
     return words if first.startswith("#!") and words and "python" in Path(words[-1]).name else None
+
+
+RESERVE = 32 * GIGABYTE
+"""Bytes to leave for the engine's processes (assumed)."""
+MEMINFO = Path("/proc/meminfo")
+SHARED = Path("/dev/shm")  # noqa: S108  # only its size is read
+_AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
+
+
+def lacking_memory(size: int, *, meminfo: Path = MEMINFO, shared: Path | None = SHARED) -> str | None:
+    """Return why this machine has no room for a host cache; None if it has, or if that is unknown.
+
+    Args:
+        shared: Folder of the shared memory; None if the engine gets its own, as in a container.
+    """
+    if not size:
+        return None
+    try:
+        available = _AVAILABLE.search(meminfo.read_text("utf-8"))
+        room = size if shared is None else shutil.disk_usage(shared).free
+    except OSError:
+        return None
+    wanted = f"a host cache of {size / GIGABYTE:,.0f} GB"
+    if available is not None and int(available[1]) * 1024 < size + RESERVE:
+        free = int(available[1]) * 1024 / GIGABYTE
+        return (
+            f"{wanted} needs {(size + RESERVE) / GIGABYTE:,.0f} GB of memory with the engine, and {free:,.0f} GB are "
+            "available: lower --host-cache"
+        )
+    if room < size:
+        return (
+            f"{wanted} needs as much room in {shared}, and {room / GIGABYTE:,.0f} GB are free there: lower --host-cache, or "
+            f"enlarge it (as root: mount -o remount,size=90% {shared})"
+        )
+    return None

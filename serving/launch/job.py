@@ -12,29 +12,22 @@ class EngineJob:
     """An engine to start."""
 
     engine: str
-    """Name of the engine."""
     argv: tuple[str, ...]
-    """Its command."""
     env: Mapping[str, str]
     """Variables that are added to the caller's environment."""
     files: Mapping[str, str]
     """Text of files to write beside the command with mode 0600, by name."""
     host: str
-    """Address on which the server listens."""
     port: int
-    """Port on which the server listens."""
     gpus: int
     """Number of GPUs on all nodes together."""
     nodes: int = 1
-    """Number of machines."""
     image: str | None = None
     """Container image of the recipe."""
     model: str = ""
-    """Name or folder of the checkpoint."""
     host_cache: int = 0
     """Bytes of the KV cache in the machine's memory."""
     draft: str = ""
-    """Name or folder of the draft; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +35,6 @@ class Start:
     """A command that stays in the foreground until the engine ends."""
 
     argv: tuple[str, ...]
-    """The command."""
     env: Mapping[str, str]
     """Variables that are added to the caller's environment."""
     cleanup: tuple[str, ...] | None = None

@@ -53,13 +53,11 @@ class LoadProgress:
     """
 
     phase: LoadPhase
-    """The phase."""
     done: int = 0
     """Finished parts (files, shards, graphs)."""
     total: int = 0
     """Number of parts; 0 if the engine does not report it."""
     detail: str = ""
-    """What the engine works on."""
 
 
 @dataclass
@@ -74,7 +72,6 @@ class EngineFacts:
     weights_gib: float | None = None
     load_seconds: float | None = None
     cache_gib: float | None = None
-    graph_gib: float | None = None
     backends: list[str] = field(default_factory=list[str])
     """Backends that the engine chose for attention and experts, in its own words."""
 
@@ -123,10 +120,10 @@ _MOST_BACKENDS = 8
 
 
 def _phase(name: object) -> LoadPhase:
-    found = LoadPhase.__members__.get(str(name).upper())
-    if found is None:
+    phase = LoadPhase.__members__.get(str(name).upper())
+    if phase is None:
         raise ValueError(f"there is no phase {name}; there are {', '.join(LoadPhase.__members__).lower()}")
-    return found
+    return phase
 
 
 def _facts(pattern: re.Pattern[str]) -> re.Pattern[str]:
@@ -149,17 +146,16 @@ class Sign(Row):
     phase: PhaseName | None = None
     """Phase that the line starts; None if it only reports a fact."""
     detail: str = ""
-    """Detail of the progress."""
 
-    def take(self, facts: EngineFacts, found: re.Match[str]) -> None:
+    def take(self, facts: EngineFacts, match: re.Match[str]) -> None:
         """Store the facts that a line reports."""
-        for name, said in found.groupdict().items():
+        for name, text in match.groupdict().items():
             if name == "backends":
-                chosen = said.strip()
+                chosen = text.strip()
                 if chosen not in facts.backends and len(facts.backends) < _MOST_BACKENDS:
                     facts.backends.append(chosen)
-            elif said:
-                setattr(facts, name, _READ[name](said))
+            elif text:
+                setattr(facts, name, _READ[name](text))
 
 
 _READ: Mapping[str, Callable[[str], object]] = {
@@ -173,8 +169,6 @@ _READ: Mapping[str, Callable[[str], object]] = {
 SIGNS = rows(Sign, "signs")
 # vLLM: gpu_model_runner.py reports the number of graphs before it captures them
 GRAPHS_AHEAD = re.compile(r"^Profiling CUDA graph memory: ((?:\w{1,20}=\d{1,6} \(largest=\d{1,9}\)(?:, )?)+)")
-GRAPHS_TOOK = re.compile(r"^Graph capturing finished in \d{1,6} secs, took (\d{1,6}(?:\.\d{1,4})?) GiB")
-SGLANG_TOOK = re.compile(r"^Capture ([\w -]{1,40}) end\..{0,1000}?mem usage=(\d{1,6}(?:\.\d{1,4})?) GB")
 # SGLang up to 0.5.5 and TensorRT-LLM (_torch/pyexecutor/model_engine.py)
 GRAPH_SIZES = re.compile(r"^Capture cuda graph (?:bs|num tokens) \[([\d, ]{1,4000})\]")
 TRT_GRAPHS = re.compile(r"^Creating CUDA graph instances for (\d{1,6}) batch sizes")

@@ -29,14 +29,11 @@ from m3agent.serving.plan.overlay import (
 )
 from m3agent.serving.plan.planner import Plan
 from m3agent.serving.plan.recipe import HTTP_HOST, HTTP_PORT, Recipe
+from m3agent.util.errors import UsageError
 
 _MODEL_VARIABLE = "MODEL"  # variable in TensorRT-LLM's guide
 _SWITCHES = ("VLLM_", "SGLANG_")
 _DUMMY = "dummy"  # vLLM's and SGLang's --load-format for random weights
-
-
-class OptionsError(ValueError):
-    """The engine's command cannot contain what the user wants. The message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +41,7 @@ class LaunchRequest:
     """What the user wants from the server."""
 
     host: str = "127.0.0.1"
-    """Address on which the server listens."""
     port: int = 8000
-    """Port on which the server listens."""
     model: str | None = None
     """Checkpoint to use instead of the recipe's."""
     key: str | None = None
@@ -56,11 +51,7 @@ class LaunchRequest:
     context: int | None = None
     """Context window in tokens; None keeps the recipe's."""
     vision: bool = False
-    """Whether the server must accept images."""
-    kv_dtype: KvCacheDtype | None = None
-    """Type of the KV cache; None keeps the recipe's."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Environment that the engine inherits."""
     in_image: bool = False
     """Whether the engine runs in a container image. Nothing can be installed there."""
 
@@ -70,11 +61,8 @@ class PreparedJob:
     """A job, its recipe, and the changes between them."""
 
     job: EngineJob
-    """The job."""
     recipe: Recipe
-    """The documented recipe."""
     changes: Sequence[RecipeChange] = field(default_factory=tuple)
-    """The changes between the recipe and the job."""
     setup: Setup | None = None
     """The job as the table of traps reads it; None without a plan."""
     left_out: Sequence[RecipeChange] = ()
@@ -101,64 +89,94 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
     """Build the job of a recipe; a plan sets its layout and memory.
 
     Raises:
-        OptionsError: The recipe is never started, the recipe or the engine rejects an option, or a trap refuses
+        UsageError: The recipe is never started, the recipe or the engine rejects an option, or a trap refuses
             the command.
     """
     if recipe.refused:
-        raise OptionsError(f"{recipe.name} cannot be started: {recipe.refused}")
-    loopback = is_loopback(wanted.host)
-    try:
-        changes = overlay(
-            recipe,
-            context=wanted.context if plan is None else plan.context,
-            vision=wanted.vision if plan is None else not plan.text_only,
-            loopback=loopback,
-            kv_dtype=wanted.kv_dtype if plan is None else _kv_dtype(plan),
-            plan=plan,
-        )
-    except ValueError as error:
-        raise OptionsError(str(error)) from None
-    left_out = [change for change in changes if wanted.in_image and _lacks_packages(change, wanted.environ)]
-    changes = [change for change in changes if change not in left_out]
+        raise UsageError(f"{recipe.name} cannot be started: {recipe.refused}")
+    changes, left_out = _changes(recipe, wanted, plan)
     argv, env = applied(recipe, changes)
+    model = recipe.checkpoint
     if plan is not None:
+        model = plan.checkpoint or model
         env |= plan.env
-    model = wanted.model or (plan.checkpoint if plan is not None else None) or recipe.checkpoint
+    model = wanted.model or model
+    env |= _for_scripts(env, wanted)
+    argv = _with_own(argv, recipe, model, wanted, changed=bool(changes))
+    setup = None if plan is None else _allowed(plan, argv, env, wanted.environ)
+    job = EngineJob(
+        engine=recipe.engine,
+        argv=argv,
+        env=_filled(env, wanted.key),
+        files=_filled(files_beside(recipe, changes, argv, env), wanted.key),
+        host=wanted.host,
+        port=wanted.port,
+        gpus=recipe.gpus,
+        image=_image(recipe, plan, setup),
+        model=model,
+    )
+    if plan is not None:
+        host_cache, draft = plan.wish.host_cache, plan.draft_model or ""
+        job = replace(job, gpus=plan.count, nodes=plan.nodes, host_cache=host_cache, draft=draft)
+    return PreparedJob(job, recipe, changes, setup, left_out)
+
+
+def _changes(
+    recipe: Recipe, wanted: LaunchRequest, plan: Plan | None
+) -> tuple[list[RecipeChange], list[RecipeChange]]:
+    """Return the changes to a recipe, and those that were left out because the engine's image lacks their packages."""
+    changes = overlay(
+        recipe,
+        context=wanted.context if plan is None else plan.context,
+        vision=wanted.vision if plan is None else not plan.text_only,
+        loopback=is_loopback(wanted.host),
+        kv_dtype=None if plan is None else _kv_dtype(plan),
+        plan=plan,
+    )
+    left_out = [change for change in changes if wanted.in_image and _lacks_packages(change, wanted.environ)]
+    return [change for change in changes if change not in left_out], left_out
+
+
+def _for_scripts(env: Mapping[str, str], wanted: LaunchRequest) -> dict[str, str]:
+    """Return the values of the variables by which a documented script takes its address and its model."""
+    values: dict[str, str] = {}
     if HTTP_HOST in env:
-        if not loopback:
-            raise OptionsError(
+        if not is_loopback(wanted.host):
+            raise UsageError(
                 f"{wanted.host} is not a loopback address, and Dynamo's frontend asks for no key: serve on 127.0.0.1, and put a "
                 "proxy in front of it that asks for one"
             )
-        env |= {HTTP_HOST: wanted.host, HTTP_PORT: str(wanted.port)}
+        values = {HTTP_HOST: wanted.host, HTTP_PORT: str(wanted.port)}
     if _MODEL_VARIABLE in env and wanted.model:
-        env[_MODEL_VARIABLE] = wanted.model
-    if changes:  # the recipe starts the engine itself, so address and user options can be added
-        argv = tuple(model if word == recipe.checkpoint else word for word in argv)
-        argv = with_options(argv, wanted.options, recipe.engine)
-        argv = with_options(argv, ("--port", str(wanted.port), "--host", wanted.host), recipe.engine)
-        _check(argv, recipe)
-    elif wanted.options or wanted.model or wanted.vision:
-        raise OptionsError(f"{recipe.name} has no options to set: {recipe.notes}")
-    inherited = {name: value for name, value in wanted.environ.items() if name.startswith(_SWITCHES)}
-    setup = None if plan is None else setup_of(argv, inherited | env, plan.setup)
-    for trap in () if setup is None else met(setup, Severity.REFUSE):
-        raise OptionsError(trap.sentence)
-    job = EngineJob(
-        recipe.engine,
-        tuple(argv),
-        _filled(env, wanted.key),
-        _filled(files_beside(recipe, changes, argv, env), wanted.key),
-        wanted.host,
-        wanted.port,
-        recipe.gpus if plan is None else plan.count,
-        1 if plan is None else plan.nodes,
-        _image(recipe, plan, setup),
-        model,
-        0 if plan is None or plan.host_cache is None else plan.host_cache.bytes,
-        "" if plan is None or plan.draft is None else plan.draft.model,
-    )
-    return PreparedJob(job, recipe, changes, setup, left_out)
+        values[_MODEL_VARIABLE] = wanted.model
+    return values
+
+
+def _with_own(
+    argv: tuple[str, ...], recipe: Recipe, model: str, wanted: LaunchRequest, *, changed: bool
+) -> tuple[str, ...]:
+    """Return the command with the user's model, options and address, if the recipe starts the engine itself."""
+    if not changed:
+        if wanted.options or wanted.model or wanted.vision:
+            raise UsageError(f"{recipe.name} has no options to set: {recipe.notes}")
+        return argv
+    argv = tuple(model if word == recipe.checkpoint else word for word in argv)
+    argv = with_options(argv, wanted.options, recipe.engine)
+    argv = with_options(argv, ("--port", str(wanted.port), "--host", wanted.host), recipe.engine)
+    # the installed version may be any of the listed ones, so one that accepts the command is enough
+    wrong = [problems(argv, listing(recipe.engine, version)) for version in versions(recipe.engine)]
+    if wrong and all(wrong):
+        raise UsageError(" ".join(wrong[-1]))
+    return argv
+
+
+def _allowed(plan: Plan, argv: Sequence[str], env: Mapping[str, str], environ: Mapping[str, str]) -> Setup:
+    """Return what a command starts; raise UsageError if a trap refuses that."""
+    inherited = {name: value for name, value in environ.items() if name.startswith(_SWITCHES)}
+    setup = setup_of(argv, {**inherited, **env}, plan.setup)
+    for trap in met(setup, Severity.REFUSE):
+        raise UsageError(trap.sentence)
+    return setup
 
 
 def _lacks_packages(change: RecipeChange, environ: Mapping[str, str]) -> bool:
@@ -191,11 +209,11 @@ def with_options(argv: Sequence[str], options: Sequence[str], engine: str) -> tu
     """Return a command with further options, which replace options with the same meaning.
 
     Raises:
-        OptionsError: A word belongs to no option.
+        UsageError: A word belongs to no option.
     """
     command, more = LaunchCommand.of(argv), LaunchCommand.of(("options", *options))
     if more.positional:
-        raise OptionsError(
+        raise UsageError(
             f"{more.positional[0]!r} after -- is not an option of the engine: give only options there"
         )
     known = listing(engine) if versions(engine) else None
@@ -208,19 +226,6 @@ def _meant(option: Option, known: OptionListing | None) -> object:
     """Return the setting that an option changes, whichever of its flags is used."""
     flag = flag_of(option)
     return flag if known is None else known.options.get(known.spelt(flag), flag)
-
-
-def _check(argv: Sequence[str], recipe: Recipe) -> None:
-    """Reject a command that no listed version of the engine accepts.
-
-    The installed version may be any of them, so one that accepts the command is enough.
-
-    Raises:
-        OptionsError: Every listed version rejects the command.
-    """
-    found = [problems(argv, listing(recipe.engine, version)) for version in versions(recipe.engine)]
-    if found and all(found):
-        raise OptionsError(" ".join(found[-1]))
 
 
 def _kv_dtype(plan: Plan) -> KvCacheDtype | None:

@@ -39,29 +39,22 @@ class ServerRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     url: str
-    """Base URL of its API."""
     engine: str
-    """Name of the engine."""
     pid: int = Field(gt=0, le=2**31)
     """Id of the process that supervises it."""
     born: int | None = None
     """Start time of that process in clock ticks since boot, which detects a reused pid; None if unknown."""
     phase: Phase = Phase.READY
-    """What the server is doing."""
     since: float = 0.0
     """Start of the phase, in seconds since 1970."""
     model: str | None = None
-    """Its name in requests."""
     checkpoint: str | None = None
-    """Folder or name of the checkpoint."""
     max_model_len: int | None = None
     """Context window in tokens."""
     version: str | None = None
-    """Version of the engine."""
     gpus: str | None = None
     """The GPUs, as `parse_gpus` reads them."""
     devices: tuple[str, ...] = ()
-    """Indices of the GPUs."""
     kv_tokens: int | None = None
     """KV cache capacity that the engine reported, in tokens."""
     random_weights: bool = False
@@ -71,11 +64,8 @@ class ServerRecord(BaseModel):
     model_ok: bool | None = None
     """Whether the model's answers made sense; None if it was not checked."""
     checks: tuple[dict[str, Any], ...] = ()
-    """The checks' results."""
     restarts: int = 0
-    """Number of restarts after crashes."""
     argv: tuple[str, ...] = ()
-    """The engine's command."""
     plan: dict[str, Any] | None = None
     """The plan, as `plan --json` prints it."""
 
@@ -117,7 +107,7 @@ def live_servers(state: Path) -> list[tuple[Path, ServerRecord]]:
 
     The function removes the records of dead servers and records that cannot be read.
     """
-    found = []
+    live = []
     for folder in _folders(state / "servers"):
         try:
             record = ServerRecord.model_validate_json((folder / RECORD).read_bytes())
@@ -127,10 +117,10 @@ def live_servers(state: Path) -> list[tuple[Path, ServerRecord]]:
             remove_record(folder)
             continue
         if alive(record.pid, record.born):
-            found.append((folder, record))
+            live.append((folder, record))
         else:
             remove_record(folder)
-    return found
+    return live
 
 
 def last_folder(state: Path) -> Path | None:
@@ -163,7 +153,6 @@ def alive(pid: int, since: int | None) -> bool:
     """Return whether a process runs.
 
     Args:
-        pid: Id of the process.
         since: Its start time from `born`, which detects a reused pid; None if unknown.
     """
     if since is not None and Path("/proc/self/stat").exists():

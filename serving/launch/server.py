@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -18,12 +20,21 @@ from m3agent.serving.client.endpoint import Endpoint, probe
 from m3agent.serving.client.http import certificates_for
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.launch.dense_check import dense_check
-from m3agent.serving.launch.engine import EngineProcess
 from m3agent.serving.launch.engine_faults import explain
-from m3agent.serving.launch.fault_rows import LaunchContext
+from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.load_signs import LoadProgress
-from m3agent.serving.launch.record import LOG, RECORD, Phase, ServerRecord, remove_record, write_record
+from m3agent.serving.launch.record import (
+    LAST_LOG,
+    LOG,
+    RECORD,
+    Phase,
+    ServerRecord,
+    remove_record,
+    write_record,
+)
+from m3agent.serving.launch.supervised import start_kept
+from m3agent.util.errors import ServerFault
 
 LOOK_SECONDS = 0.3
 """Interval in seconds between two reads of the log while the engine loads."""
@@ -38,8 +49,99 @@ CHECK_SECONDS = 300.0
 """Time limit in seconds for all checks together; the first requests compile kernels."""
 
 
-class LaunchFailed(Exception):
-    """The engine did not start, or crashes too often. The message says in one sentence why and what to do."""
+GRACE_SECONDS = 30.0
+"""Seconds from SIGTERM to SIGKILL; an idle vLLM stops within a few seconds."""
+ORPHAN_SECONDS = 5.0
+"""Seconds from SIGTERM to SIGKILL for processes that the engine leaves behind when it ends or is killed."""
+MOST_LOG_BYTES = 64 * 1024**2
+"""Size limit of the running log; beyond it the log is copied to the last log and starts again empty."""
+
+SECRETS = ("M3AGENT_API_KEY", "OPENAI_API_KEY", "GITHUB_TOKEN", "GH_TOKEN", "GITLAB_TOKEN")
+"""Variables that engines do not need and that a checkpoint's own code should not see.
+
+HF_TOKEN is not among them, because it downloads weights.
+"""
+
+
+class EngineProcess:
+    """A started engine. Its log goes to a file, whether or not anyone reads it."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, folder: Path) -> None:
+        self.log = LogReader(name)
+        self._process = process
+        self._path = folder / LOG
+        self._last = folder / LAST_LOG
+        self._read = 0
+
+    @classmethod
+    async def begin(cls, name: str, start: Start, folder: Path, environ: Mapping[str, str]) -> EngineProcess:
+        """Start the engine's command under a keeper. The log of an earlier run becomes the last log.
+
+        Args:
+            environ: Environment of the command, without `SECRETS`.
+
+        Raises:
+            OSError: The log cannot be written, or the keeper cannot be started.
+        """
+        path = folder / LOG
+        if path.exists():
+            path.replace(folder / LAST_LOG)
+        path.touch(mode=0o600)
+        env = {name: value for name, value in environ.items() if name not in SECRETS}
+        process = await start_kept(
+            start.argv,
+            log=path,
+            grace=GRACE_SECONDS,
+            patience=ORPHAN_SECONDS,
+            cleanup=start.cleanup or (),
+            env={**env, "PYTHONUNBUFFERED": "1", **start.env},
+            cwd=folder,
+        )
+        return cls(name, process, folder)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit status of the engine, 128 + N after signal N; None while it runs."""
+        return self._process.returncode
+
+    async def ended(self) -> int:
+        """Wait until no process of the engine is left; return its exit status."""
+        return await self._process.wait()
+
+    def news(self) -> list[LoadProgress]:
+        """Return the progress that the log reports since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < self._read:
+                    self._read = 0
+                file.seek(self._read)
+                data = file.read(1 << 22)
+        except OSError:
+            return []
+        self._read += len(data)
+        progress = self.log.feed(data)
+        if size > MOST_LOG_BYTES and self._read >= size:
+            self._begin_anew()
+        return progress
+
+    async def stop(self) -> None:
+        """Stop the engine and all processes that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        await self._process.wait()
+        self.news()
+
+    def _begin_anew(self) -> None:
+        """Copy the log to the last log and empty it.
+
+        The engine keeps the file open for appending, so it cannot be renamed. A line written between the copy
+        and the truncation is lost.
+        """
+        with contextlib.suppress(OSError):
+            self._last.write_bytes(self._path.read_bytes())
+            os.truncate(self._path, 0)
+            self._read = 0
 
 
 class Watcher(Protocol):
@@ -66,11 +168,8 @@ class Launch:
     """What to start, and how it has to answer."""
 
     job: EngineJob
-    """The engine to start."""
     start: Start
-    """The command that runs it."""
     folder: Path
-    """Folder of the server's log and record."""
     key: str | None
     """Key that the server requires; None if it requires none."""
     context: int | None
@@ -103,7 +202,7 @@ class Server:
         The server restarts a crashed engine with backoff.
 
         Raises:
-            LaunchFailed: The engine does not start, or crashes too often.
+            ServerFault: The engine does not start, or crashes too often.
         """
         crashes: list[float] = []
         try:
@@ -113,7 +212,7 @@ class Server:
                 now = time.monotonic()
                 crashes = [*(crash for crash in crashes if now - crash < CRASH_WINDOW), now]
                 if len(crashes) > MOST_CRASHES:
-                    raise LaunchFailed(
+                    raise ServerFault(
                         f"the engine crashed {len(crashes)} times within {CRASH_WINDOW / 60:.0f} minutes, last "
                         f"with this error: {why}"
                     )
@@ -130,7 +229,7 @@ class Server:
         try:
             engine = await EngineProcess.begin(launch.job.engine, launch.start, launch.folder, self._environ)
         except OSError as error:
-            raise LaunchFailed(
+            raise ServerFault(
                 f"the engine's log cannot be created in {launch.folder}: {error.strerror}"
             ) from None
         try:
@@ -139,7 +238,7 @@ class Server:
                 return f"this node's engine ended with exit code {await engine.ended()}"
             why = await self._ready(engine)
             if why is not None and not self._served:
-                raise LaunchFailed(why)
+                raise ServerFault(why)
             if why is None:
                 await self._check(engine)
                 self._served = True
@@ -199,9 +298,8 @@ class Server:
 
     def _why(self, engine: EngineProcess) -> str:
         engine.news()
-        job, launch = self._launch.job, self._launch
-        asked = LaunchContext(job.port, job.model, launch.context, job.gpus, launch.folder / LOG)
-        return explain(job.engine, engine.log, engine.exit_code, asked).sentence
+        launch = self._launch
+        return explain(launch.job, engine.log, engine.exit_code, launch.folder / LOG).sentence
 
     async def _check(self, engine: EngineProcess) -> None:
         """Ask the engine for its settings and run the checks; store the results in the record."""
@@ -218,8 +316,8 @@ class Server:
                 )
                 await self._checks(endpoint, engine)
         except (ModelServerError, TimeoutError) as error:
-            said = str(error) or f"the checks took longer than {CHECK_SECONDS:.0f} s"
-            failed = Check("checks", False, said, "see the engine's log: m3agent serve logs")
+            why = str(error) or f"the checks took longer than {CHECK_SECONDS:.0f} s"
+            failed = Check("checks", False, why, "see the engine's log: m3agent serve logs")
             self._found([failed], wire_ok=False)
 
     async def _checks(self, endpoint: Endpoint, engine: EngineProcess) -> None:
@@ -239,8 +337,8 @@ class Server:
         """Report the results of checks and store them in the record."""
         for check in checks:
             self._watcher.checked(check)
-        all_checks = {one["name"]: one for one in self._record.checks}
-        all_checks |= {one.name: asdict(one) for one in checks}
+        all_checks = {result["name"]: result for result in self._record.checks}
+        all_checks |= {check.name: asdict(check) for check in checks}
         self._become(Phase.CHECKING, checks=tuple(all_checks.values()), **update)
 
     def _become(self, phase: Phase, **update: object) -> None:

@@ -19,6 +19,7 @@ from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.plan.command import END_CHILDREN, LaunchCommand, Option, command_line, flag_of
 from m3agent.serving.plan.memory_model import BLOCK
 from m3agent.serving.plan.overlay import KEY
+from m3agent.util.errors import UsageError
 
 Router = Literal["vllm-router", "dynamo", "llm-d"]
 """Routers; the files for llm-d are those of `serving/launch/kubernetes.py`."""
@@ -50,9 +51,7 @@ class Place:
     """Where a server runs."""
 
     host: str
-    """Name or address of its machine."""
     port: int
-    """Its port."""
     devices: range | None = None
     """Numbers of its GPUs; None for all GPUs of the machine."""
 
@@ -66,17 +65,16 @@ def local_places(servers: int, gpus: int, port: int) -> list[Place]:
     """Return places on this machine: the GPUs are divided evenly, and the ports follow the router's.
 
     Args:
-        servers: Number of servers.
         gpus: Number of GPUs of all servers.
         port: Port of the router.
 
     Raises:
-        ValueError: The GPUs cannot be divided evenly.
+        UsageError: The GPUs cannot be divided evenly.
     """
     if not 2 <= servers <= MOST_SERVERS:
-        raise ValueError(f"{servers} servers are out of range: give 2 to {MOST_SERVERS}")
+        raise UsageError(f"{servers} servers are out of range: give 2 to {MOST_SERVERS}")
     if gpus % servers:
-        raise ValueError(
+        raise UsageError(
             f"{gpus} GPUs cannot be divided evenly among {servers} servers: --gpus are those of all servers on this machine; "
             f"for other machines, {NAMED}"
         )
@@ -88,20 +86,20 @@ def named_places(text: str) -> list[Place]:
     """Parse the machines of the servers: `gpu1,gpu2:8001`.
 
     Raises:
-        ValueError: The text does not name two or more different servers.
+        UsageError: The text does not name two or more different servers.
     """
-    found: list[Place] = []
+    places: list[Place] = []
     for word in text.split(","):
         match = _HOST.fullmatch(word.strip())
         port = int(match["port"] or FIRST_PORT) if match else 0
         if match is None or port > 65_535:
-            raise ValueError(
+            raise UsageError(
                 f"{word.strip()[:60]!r} is not a machine: write the servers like 2, or gpu1,gpu2:8001"
             )
-        found.append(Place(match["host"], port))
-    if not 2 <= len({place.url for place in found}) == len(found) <= MOST_SERVERS:
-        raise ValueError(f"name 2 to {MOST_SERVERS} different servers, like gpu1,gpu2")
-    return found
+        places.append(Place(match["host"], port))
+    if not 2 <= len({place.url for place in places}) == len(places) <= MOST_SERVERS:
+        raise UsageError(f"name 2 to {MOST_SERVERS} different servers, like gpu1,gpu2")
+    return places
 
 
 def set_files(
@@ -118,26 +116,20 @@ def set_files(
     """Return the files of a set of servers, by name; the scripts read the key from M3AGENT_API_KEY.
 
     Args:
-        job: The command of one server.
-        places: Where the servers run.
-        router: The router.
-        host: Address on which the router listens.
-        port: Port on which the router listens.
         visible: Variable that selects GPUs: CUDA_VISIBLE_DEVICES, or another on AMD.
         versions: Versions of the engine that may serve it (PEP 440).
-        packages: Packages that the engine needs beside it.
 
     Raises:
-        ValueError: The router cannot serve these places.
+        UsageError: The router cannot serve these places.
     """
     if router == "dynamo":
         if any(place.devices is None for place in places):
-            raise ValueError(
+            raise UsageError(
                 "the script for Dynamo is for one machine: give --servers a number; on several machines Dynamo needs its "
                 "discovery service"
             )
         if not is_loopback(host):
-            raise ValueError(
+            raise UsageError(
                 f"{host} is not a loopback address, and Dynamo's frontend asks for no key: put a proxy in front of it that does"
             )
         return {"dynamo.sh": _dynamo(job, places, host, port, visible)}
@@ -169,10 +161,8 @@ def _needs(programs: Mapping[str, str], engine: str, packages: Sequence[str]) ->
     """Return lines of a script that end it with one sentence if something is not installed.
 
     Args:
-        programs: The packages of the programs that have to be on PATH, by program.
         engine: The engine's program. Its beginning names the Python that needs the packages; a program without it is not
             looked into.
-        packages: Packages that the engine needs, like `name>=1`.
     """
     lines = ["missing=()"]
     for program, package in programs.items():
@@ -197,13 +187,7 @@ def _needs(programs: Mapping[str, str], engine: str, packages: Sequence[str]) ->
 
 
 def how_to_start(files: Collection[str], folder: Path, port: int) -> str:
-    """Say how to start the servers, when the files are written into a folder.
-
-    Args:
-        files: The names of the files.
-        folder: The folder.
-        port: Port of the router.
-    """
+    """Say how to start the servers, when the files are written into a folder."""
     use = f"then m3agent fix ISSUE --endpoint http://127.0.0.1:{port}/v1 uses them"
     for name in ("start.sh", "dynamo.sh"):
         if name in files:

@@ -14,10 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from m3agent.serving.client.http import is_loopback
-from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.nodes import MASTER_PORT, node_argv
 from m3agent.serving.plan.command import command_line
+from m3agent.util.errors import EnvironmentFault, UsageError
 
 SUBMIT, SCRIPT, NODE_SCRIPT = "submit.sh", "job.sh", "node.sh"
 """Names of the scripts in the job's folder: for this machine, for the first node, for every node."""
@@ -84,14 +84,7 @@ exec {other}
 
 
 def slurm_start(
-    job: EngineJob,
-    *,
-    folder: Path,
-    environ: Mapping[str, str],
-    partition: str | None = None,
-    account: str | None = None,
-    time_limit: str | None = None,
-    extra: Sequence[str] = (),
+    job: EngineJob, *, folder: Path, environ: Mapping[str, str], extra: Sequence[str] = ()
 ) -> Start:
     """Write the job's scripts and return the command that submits the job and waits for it.
 
@@ -99,42 +92,27 @@ def slurm_start(
     Variables reach the job through its environment, so no script contains a secret.
 
     Args:
-        job: The engine to start.
         folder: Folder of the scripts, on a file system that the nodes share.
-        environ: Environment with the PATH of Slurm's programs.
-        partition: Slurm's partition.
-        account: Slurm's account.
-        time_limit: Slurm's time limit, such as 2-00:00:00.
         extra: Further options of sbatch; they override ours.
 
     Raises:
-        LaunchError: Slurm is not installed on this machine.
-        ValueError: The job cannot run under Slurm.
+        EnvironmentFault: Slurm is not installed on this machine.
+        UsageError: The job cannot run under Slurm.
     """
     for program in ("sbatch", "squeue", "scancel"):
         if shutil.which(program, path=environ.get("PATH")) is None:
-            raise LaunchError(
+            raise EnvironmentFault(
                 f"There is no {program} on this machine: run this on a login node, where Slurm jobs are submitted."
             )
     if is_loopback(job.host):
-        raise ValueError(
+        raise UsageError(
             "Slurm runs the server on another machine, where "
             f"{job.host} cannot be reached: use --host 0.0.0.0, which also sets a key."
         )
     name = f"m3agent-{secrets.token_hex(4)}"
-    given = [
-        *(f"--partition={partition}" for _ in range(partition is not None)),
-        *(f"--account={account}" for _ in range(account is not None)),
-        *(f"--time={time_limit}" for _ in range(time_limit is not None)),
-        *extra,
-    ]
-    sbatch, files = slurm_command(job, name=name, folder=folder, extra=given)
+    sbatch, files = slurm_command(job, name=name, folder=folder, extra=extra)
     files[SUBMIT] = _SUBMIT.format(
-        name=name,
-        folder=shlex.quote(str(folder)),
-        url=URL,
-        output=OUTPUT,
-        sbatch=shlex.join(sbatch),
+        name=name, folder=shlex.quote(str(folder)), url=URL, output=OUTPUT, sbatch=shlex.join(sbatch)
     )
     for file, text in files.items():
         path = folder / file
@@ -148,14 +126,8 @@ def slurm_command(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the command that submits the job and waits for it, and the scripts that the nodes run. Nothing is written.
 
-    Args:
-        job: The engine to start.
-        name: Name of the job.
-        folder: Folder of the scripts.
-        extra: Further options of sbatch; they override ours.
-
     Raises:
-        ValueError: The job cannot run under Slurm.
+        UsageError: The job cannot run under Slurm.
     """
     shape, files = _body(job, folder)
     options = [
@@ -205,9 +177,6 @@ def _srun_of_its_own(job: EngineJob, folder: Path) -> tuple[list[str], str]:
     """Return the options and script for TensorRT-LLM's own `srun` command.
 
     The command is the guide's, with this job's folders instead of the guide's folders.
-
-    Raises:
-        ValueError: The checkpoint is not a folder with an absolute path.
     """
     words = list(job.argv)
     asked = dict(pairwise(words))
@@ -215,7 +184,7 @@ def _srun_of_its_own(job: EngineJob, folder: Path) -> tuple[list[str], str]:
     shape += [word for word in words if word.startswith("--gres=")]
     model = job.env.get("MODEL", job.model)
     if not model.startswith("/"):
-        raise ValueError(
+        raise UsageError(
             f"TensorRT-LLM reads the chat template from the checkpoint's folder, and {model!r} is not a folder: "
             "download it to a folder that all nodes see, and give that folder with --model."
         )

@@ -120,7 +120,6 @@ def keep(
     """Run the command until it ends or the keeper is asked to stop; return its exit status.
 
     Args:
-        argv: The command.
         log: File for the command's output; output is appended.
         grace: Seconds from SIGTERM to SIGKILL for the command.
         patience: Seconds from SIGTERM to SIGKILL for remaining descendants.

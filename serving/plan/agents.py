@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
 from m3agent.serving.plan.gpus import Fleet
@@ -17,6 +17,7 @@ from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.memory_model import BLOCK, LONGEST_CONTEXT
 from m3agent.serving.plan.planner import HardwarePrices, Plan, PlanRequest, plans, smallest
 from m3agent.serving.plan.speed import RESULT_TOKENS, Speed, seconds_between
+from m3agent.util.errors import UsageError
 
 TURNS = 50
 """Turns of a session (assumed)."""
@@ -58,7 +59,6 @@ class Simulation:
     """What happens if all agents start at the same time."""
 
     seconds: float
-    """Simulated time."""
     agents: tuple[tuple[Segment, ...], ...]
     """Segments of each agent, in order and without gaps."""
     cached_share: float
@@ -76,7 +76,6 @@ class Addition:
     advice: str
     """What to do, and how many sessions then stay cached, in one sentence."""
     why: str
-    """What it does, in one sentence."""
     agents: int
     """Number of agents whose sessions stay cached with it."""
     dollars_per_hour: float | None
@@ -92,7 +91,6 @@ class TeamPlan:
     agents: int
     """Wanted number of agents at once."""
     repository_tokens: int
-    """Tokens of the packed repository."""
     session_tokens: int
     """Tokens of a session at its end; also the context window."""
     plan: Plan
@@ -116,7 +114,6 @@ class TeamPlan:
     dollars_per_fix: float | None
     """Price of a session of `TURNS` turns whose prefixes stay cached; None if unknown."""
     as_planned: Simulation
-    """The timeline."""
     additions: tuple[Addition, ...]
     """What to add, the first first; empty if nothing is lacking."""
     with_addition: Simulation | None
@@ -133,10 +130,10 @@ def session_tokens(repository: int) -> int:
     """Return the tokens of a session at its end, in whole blocks.
 
     Raises:
-        ValueError: The repository leaves no room for a conversation.
+        UsageError: The repository leaves no room for a conversation.
     """
     if not 1 <= repository <= LONGEST_REPOSITORY:
-        raise ValueError(
+        raise UsageError(
             f"a repository of {repository:,} tokens is out of range: M3 reads {LONGEST_CONTEXT:,} tokens, and a session needs "
             f"{CONVERSATION:,} of them for its conversation, so give 1 to {LONGEST_REPOSITORY:,}"
         )
@@ -149,24 +146,17 @@ def team_plan(
     """Plan a server for a team.
 
     Args:
-        fleet: The GPUs.
         wish: What else is wanted of the server; its window, its number of sequences and their length do not matter.
-        agents: Number of agents at once.
-        repository: Tokens of the packed repository.
-        prices: Prices of the GPUs.
-
-    Returns:
-        The answer; None if no plan holds even one session.
 
     Raises:
-        ValueError: The repository is too large.
+        UsageError: The repository is too large.
     """
     session = session_tokens(repository)
     wish = replace(wish, context=session, typical=None, concurrency=agents)
-    found = plans(fleet, wish, prices)
-    if not found:
+    ways = plans(fleet, wish, prices)
+    if not ways:
         return None
-    plan = found[0]
+    plan = ways[0]
     speed = Speed(plan)
     kept = plan.sequences
     if plan.host_cache is not None:
@@ -211,65 +201,86 @@ def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bo
     The model writes for all sessions at the speed of one stream.
 
     Args:
-        speed: Times of the plan.
-        agents: Number of agents.
-        repository: Tokens of the packed repository.
         slots: Sessions that the cache of all ranks keeps.
         host: Whether the machine's memory keeps all sessions.
     """
-    ranks = speed.plan.dp
-    room = max(1, slots // ranks)
-    seconds = max(HORIZON, 2 * math.ceil(agents / ranks) * speed.cold(repository))
-    free = [0.0] * ranks
-    kept: list[list[int]] = [[] for _ in range(ranks)]  # the least recently used first
-    busy = [0.0] * agents
-    tokens = [repository] * agents
-    made = [0] * agents  # turns of the session
-    found: list[list[Segment]] = [[] for _ in range(agents)]
+    ranks = [_Rank(max(1, slots // speed.plan.dp)) for _ in range(speed.plan.dp)]
+    seconds = max(HORIZON, 2 * math.ceil(agents / len(ranks)) * speed.cold(repository))
+    team = [_Agent(repository) for _ in range(agents)]
     asked, cached, turns, took = 0, 0, 0, 0.0
-    queue = [(0.0, agent) for agent in range(agents)]
+    queue = [(0.0, number) for number in range(agents)]
     while queue:
-        ready, agent = heapq.heappop(queue)
+        ready, number = heapq.heappop(queue)
         if ready >= seconds:
             continue
-        rank = agent % ranks
-        mine, start = kept[rank], max(ready, free[rank])
-        hit = agent in mine
-        if not hit and len(mine) >= room:
-            start = max(
-                start, min(busy[one] for one in mine)
-            )  # a session whose answer is being written stays
-            mine.remove(next(one for one in mine if busy[one] <= start))
-        known = hit or (host and made[agent] > 0)
-        work = speed.cached(tokens[agent]) if known else speed.cold(tokens[agent])
-        work += speed.reload(tokens[agent]) if known and not hit else 0.0
-        answered = start + work + OUTPUT_TOKENS * seconds_between(tokens[agent])
-        if made[agent]:
-            asked += tokens[agent]
-            cached += tokens[agent] - RESULT_TOKENS if known else 0
-            turns, took = turns + 1, took + answered - ready
-        rest = answered + TOOL_SECONDS
-        found[agent] += [
+        agent, rank = team[number], ranks[number % len(ranks)]
+        start, hit = rank.admit(number, ready, team)
+        known = hit or (host and agent.turns > 0)
+        work = speed.cached(agent.tokens) if known else speed.cold(agent.tokens)
+        work += speed.reload(agent.tokens) if known and not hit else 0.0
+        rank.free = start + work
+        agent.busy = rank.free + OUTPUT_TOKENS * seconds_between(agent.tokens)
+        if agent.turns:
+            asked += agent.tokens
+            cached += agent.tokens - RESULT_TOKENS if known else 0
+            turns, took = turns + 1, took + agent.busy - ready
+        rest = agent.busy + TOOL_SECONDS
+        agent.timeline += [
             Segment(Activity.WAITS, ready, start),
-            Segment(Activity.CACHED if known else Activity.WHOLE, start, start + work),
-            Segment(Activity.CACHED, start + work, rest),
+            Segment(Activity.CACHED if known else Activity.WHOLE, start, rank.free),
+            Segment(Activity.CACHED, rank.free, rest),
         ]
-        if hit:
-            mine.remove(agent)
-        made[agent] = (made[agent] + 1) % TURNS
-        if made[agent]:
-            mine.append(agent)
-            tokens[agent] = min(tokens[agent] + OUTPUT_TOKENS + RESULT_TOKENS, repository + CONVERSATION)
-        else:
-            tokens[agent] = repository  # of the next issue
-        free[rank], busy[agent] = start + work, answered
-        heapq.heappush(queue, (rest, agent))
+        if agent.goes_on(repository):
+            rank.kept.append(number)
+        heapq.heappush(queue, (rest, number))
     return Simulation(
         seconds,
-        tuple(tuple(_merged(segments, seconds)) for segments in found),
+        tuple(tuple(_merged(agent.timeline, seconds)) for agent in team),
         round(cached / asked, 4) if asked else 0.0,
         round(took / turns, 1) if turns else 0.0,
     )
+
+
+@dataclass
+class _Agent:
+    """An agent at its session."""
+
+    tokens: int
+    """Tokens of its next prompt."""
+    turns: int = 0
+    busy: float = 0.0
+    """When its last answer is written."""
+    timeline: list[Segment] = field(default_factory=list[Segment])
+
+    def goes_on(self, repository: int) -> bool:
+        """Count a turn; return whether its session goes on, else it begins with the next issue."""
+        self.turns = (self.turns + 1) % TURNS
+        grown = min(self.tokens + OUTPUT_TOKENS + RESULT_TOKENS, repository + CONVERSATION)
+        self.tokens = grown if self.turns else repository
+        return self.turns > 0
+
+
+@dataclass
+class _Rank:
+    """A copy of the attention with its own cache."""
+
+    room: int
+    """Sessions that its cache keeps."""
+    free: float = 0.0
+    """When it can compute the next prompt."""
+    kept: list[int] = field(default_factory=list[int])
+    """Agents whose sessions it keeps, the least recently used first."""
+
+    def admit(self, agent: int, ready: float, team: Sequence[_Agent]) -> tuple[float, bool]:
+        """Return when an agent's turn starts, and whether its session was kept; if not, another one may have to go."""
+        start = max(ready, self.free)
+        if agent in self.kept:
+            self.kept.remove(agent)
+            return start, True
+        if len(self.kept) >= self.room:  # a session whose answer is being written stays
+            start = max(start, min(team[other].busy for other in self.kept))
+            self.kept.remove(next(other for other in self.kept if team[other].busy <= start))
+        return start, False
 
 
 def _merged(segments: Sequence[Segment], end: float) -> Iterator[Segment]:
@@ -357,8 +368,8 @@ def _budget(fleet: Fleet, wish: PlanRequest, agents: int, repository: int) -> in
     low, high = 0, repository // 1000
     while low < high:
         middle = (low + high + 1) // 2
-        found = plans(fleet, replace(wish, context=session_tokens(middle * 1000)))
-        if found and found[0].sequences >= agents:
+        ways = plans(fleet, replace(wish, context=session_tokens(middle * 1000)))
+        if ways and ways[0].sequences >= agents:
             low = middle
         else:
             high = middle - 1

@@ -27,7 +27,6 @@ class LaunchCommand:
     positional: tuple[str, ...]
     """Words between the program and the first option."""
     options: tuple[Option, ...]
-    """The options in their order."""
 
     @classmethod
     def of(cls, argv: Sequence[str]) -> LaunchCommand:
@@ -69,12 +68,7 @@ class LaunchCommand:
         return next((option for option in self.options if flag_of(option) == flag), None)
 
     def replacing(self, *options: Option, drop: Sequence[str] = ()) -> LaunchCommand:
-        """Return the command with some options replaced.
-
-        Args:
-            options: Options to append; they replace existing options with the same flags.
-            drop: Flags of further options to remove.
-        """
+        """Return the command with some options replaced."""
         gone = {flag_of(option) for option in options} | set(drop)
         kept = (option for option in self.options if flag_of(option) not in gone)
         return replace(self, options=(*kept, *options))
@@ -83,6 +77,11 @@ class LaunchCommand:
 def flag_of(option: Option) -> str:
     """Return the flag of an option, without the value in `flag=value`."""
     return option[0].partition("=")[0]
+
+
+def value_of(option: Option) -> str:
+    """Return the value of an option, beside its flag or in the words after it."""
+    return option[0].partition("=")[2] or " ".join(option[1:])
 
 
 def command_line(argv: Sequence[str], env: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Read a server's setup from the engine's command, so that the table of traps judges what will really start."""
+"""Read a server's setup from its command, so that the table of traps judges what really starts, also of a recipe."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
+from m3agent.serving.plan.command import LaunchCommand, Option, flag_of, value_of
 from m3agent.serving.plan.draft import known_draft
+from m3agent.serving.plan.gpus import Fleet
 from m3agent.serving.plan.host_cache import HICACHE, NATIVE
-from m3agent.serving.plan.kinds import EngineKind
-from m3agent.serving.plan.known_issues import Rope, Setup
+from m3agent.serving.plan.kinds import EngineKind, Precision
+from m3agent.serving.plan.known_issues import Rope, Setup, Severity, met
 from m3agent.serving.plan.listing import OptionListing, listing, versions
+from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
+from m3agent.serving.plan.recipe import CHECKPOINTS, MSA_FILE, Recipe
 
 
 def setup_of(argv: Sequence[str], env: Mapping[str, str], planned: Setup) -> Setup:
     """Return the setup that a command starts.
 
     Args:
-        argv: The engine's command, with the user's own options.
-        env: Environment variables of the command.
         planned: The setup of the plan. It has what the command does not say.
 
     Returns:
@@ -42,50 +43,46 @@ class _Given:
         self._known = known
         self._options = LaunchCommand.of(argv).options
 
+    def last(self, flag: str) -> Option | None:
+        """Return the option that counts: the last one."""
+        return next((option for option in reversed(self._options) if self._same(option, flag)), None)
+
     def text(self, flag: str, otherwise: str | None = None) -> str | None:
-        """Return the value of an option; of several, the last one counts."""
-        for option in reversed(self._options):
-            if self._same(option, flag):
-                inline = option[0].partition("=")[2]
-                return inline or " ".join(option[1:])
-        return otherwise
+        """Return the value of an option."""
+        option = self.last(flag)
+        return otherwise if option is None else value_of(option)
 
     def number(self, flag: str, otherwise: int) -> int:
         """Return the value of an option as a number; `otherwise` if it is not given or not a number."""
-        said = self.text(flag)
-        return int(said) if said is not None and said.isdecimal() else otherwise
+        value = self.text(flag) or ""
+        return int(value) if value.isdecimal() else otherwise
 
     def switched(self, flag: str, otherwise: bool) -> bool:
         """Return whether a switch is on; its negations begin with `--no-` or `--disable-`."""
-        for option in reversed(self._options):
-            if self._same(option, flag):
-                return not flag_of(option).startswith(("--no-", "--disable-"))
-        return otherwise
+        option = self.last(flag)
+        return otherwise if option is None else not flag_of(option).startswith(("--no-", "--disable-"))
 
     def group(self, flag: str) -> dict[str, Any]:
         """Return a group of settings: those in the option's JSON, and those set as `flag.name value`."""
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for option in self._options:
             base, _, name = self._known.spelt(flag_of(option)).partition(".")
-            if not self._same((base,), flag):
-                continue
-            value = option[0].partition("=")[2] or " ".join(option[1:])
-            try:
-                read = json.loads(value)
-            except ValueError:
-                read = value
-            if name:
-                found[name] = read
-            elif isinstance(read, dict):
-                found |= read
-        return found
+            if self._same((base,), flag):
+                value = _read(value_of(option))
+                settings |= {name: value} if name else value if isinstance(value, dict) else {}
+        return settings
 
     def _same(self, option: Option, flag: str) -> bool:
-        given = self._known.spelt(flag_of(option))
-        if given == flag:
-            return True
-        known = self._known.options.get(flag)
-        return known is not None and self._known.options.get(given) == known
+        given, known = self._known.spelt(flag_of(option)), self._known.options.get(flag)
+        return given == flag or (known is not None and self._known.options.get(given) == known)
+
+
+def _read(value: str) -> Any:
+    """Return a value of JSON; other text stays as it is."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 def _vllm(given: _Given, setup: Setup) -> Setup:
@@ -160,3 +157,56 @@ def _rope(overrides: Mapping[str, Any]) -> Rope:
     if "rope_scaling" in text:
         return Rope.YARN
     return Rope.EXTENDED if "max_position_embeddings" in text else Rope.NATIVE
+
+
+_PRECISIONS = {name: precision for precision, name in CHECKPOINTS.items()}
+"""Precision of the weights by checkpoint; the others are in BF16."""
+_VENDORS = {"nvidia": "NVIDIA", "amd": "AMD"}
+
+
+def misfit(
+    recipe: Recipe,
+    fleet: Fleet,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    precision: Precision | None = None,
+) -> str | None:
+    """Return why a recipe does not run on these GPUs, in one sentence; None if nothing is known against it.
+
+    Args:
+        precision: Precision of the user's own checkpoint; None for the recipe's checkpoint.
+    """
+    if recipe.vendor != fleet.gpu.vendor:
+        return f"{recipe.name} is for {_VENDORS[recipe.vendor]}'s GPUs, not for {fleet}: take another recipe"
+    if fleet.count < recipe.gpus:
+        return f"{recipe.name} needs {recipe.gpus} GPUs, and {fleet} are {fleet.count}: take more, or another recipe"
+    if recipe.only:
+        return None  # no engine is started, so no trap can be met
+    setup = Setup(
+        engine=_engine(recipe),
+        vendor=fleet.gpu.vendor,
+        architecture=fleet.gpu.architecture,
+        gpu=fleet.gpu.name,
+        precision=precision or _PRECISIONS.get(recipe.checkpoint, Precision.BF16),
+        context=_window(argv),
+        nodes=fleet.nodes,
+        msa=MSA_FILE in recipe.files,
+    )
+    if recipe.engine != "dynamo":  # the command names the engine's options
+        setup = setup_of(argv, env, setup)
+    for trap in met(setup, Severity.REFUSE):
+        return f"{recipe.name} cannot be served on {fleet}: {trap.sentence}"
+    return None
+
+
+def _window(argv: Sequence[str]) -> int:
+    """Return the context window that a command of vLLM names, otherwise M3's own."""
+    given = LaunchCommand.of(argv).option("--max-model-len") or ("", "")
+    return int(given[1]) if given[1].isdecimal() else NATIVE_CONTEXT
+
+
+def _engine(recipe: Recipe) -> EngineKind:
+    """Return the engine that computes: Dynamo's recipes name it."""
+    if recipe.engine == "dynamo":
+        return EngineKind.TRTLLM if "-trtllm-" in recipe.name else EngineKind.VLLM
+    return EngineKind(recipe.engine)

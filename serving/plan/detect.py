@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from m3agent.serving.plan.gpus import GPUS, Fleet, gpu_of_product
+from m3agent.serving.plan.gpus import GPUS, Fleet, Gpu, gpu_of_product
 from m3agent.serving.plan.memory_model import GIB, MIB
+from m3agent.util.errors import EnvironmentFault
 
 ANSWER_SECONDS = 20
 """Timeout of each program in seconds: a sleeping driver needs some seconds for each GPU."""
@@ -30,14 +31,8 @@ _NVIDIA_FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "mig.m
 _Ask = Callable[..., str | None]  # `_ask` of a PATH: a program and its arguments
 
 
-class DetectionError(Exception):
-    """This machine has no GPUs that M3 could be planned for.
-
-    The message says in one sentence why and what to do.
-
-    Attributes:
-        none: True if the machine has no GPU at all.
-    """
+class DetectionError(EnvironmentFault):
+    """This machine has no GPUs that M3 could be planned for; `none` is true if it has no GPU at all."""
 
     def __init__(self, sentence: str, *, none: bool = False) -> None:
         super().__init__(sentence)
@@ -49,13 +44,10 @@ class Detected:
     """Result of the detection."""
 
     fleet: Fleet
-    """The GPUs to plan for."""
     notes: tuple[str, ...] = ()
-    """Sentences about what limits the GPUs."""
     devices: tuple[str, ...] = ()
     """Indices of the GPUs, as `variable` takes them."""
     variable: str = "CUDA_VISIBLE_DEVICES"
-    """Environment variable that selects GPUs."""
     used: tuple[int, ...] = ()
     """Bytes in use on each GPU."""
 
@@ -71,13 +63,15 @@ class _Seen:
     used: int
     mig: bool = False
 
+    def called(self, entry: str) -> bool:
+        """Return whether an entry of a variable means it: its index, its UUID, or the beginning of that."""
+        if entry.isdecimal():
+            return self.index == int(entry)
+        return entry.upper().startswith("GPU-") and self.uuid.upper().startswith(entry.upper())
+
 
 def detect(environ: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Detected:
     """Detect the GPUs that a server started with this environment would see.
-
-    Args:
-        environ: Environment of the server.
-        seconds: Timeout in seconds for each program.
 
     Raises:
         DetectionError: There are no GPUs, they are of different or unknown kinds, MIG divides them into
@@ -85,12 +79,12 @@ def detect(environ: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Detec
     """
     path = environ.get("PATH")
     ask = partial(_ask, path, seconds)
-    found = _nvidia(ask)
+    gpus = _nvidia(ask)
     variables: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES",)
-    if found is None:
-        found = _amd_smi(ask) or _rocm_smi(ask)
+    if gpus is None:
+        gpus = _amd_smi(ask) or _rocm_smi(ask)
         variables = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-    if not found:
+    if not gpus:
         raise DetectionError(
             "no GPU was found here (neither nvidia-smi nor amd-smi nor rocm-smi lists one); "
             "name the GPUs to plan for, like --gpus 8xH200",
@@ -98,58 +92,61 @@ def detect(environ: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Detec
         )
     variable = next((name for name in variables if name in environ), variables[0])
     if variable in environ:
-        found = _visible(found, variable, environ[variable])
-    return _fleet(found, variable)
+        gpus = _visible(gpus, variable, environ[variable])
+    return _fleet(gpus, variable)
 
 
-def _fleet(found: Sequence[_Seen], variable: str) -> Detected:
-    sliced = [gpu for gpu in found if gpu.mig]
-    if sliced:
-        whole = [gpu for gpu in found if not gpu.mig]
-        instead = f", or leave it out with {variable}={_indices(whole)}" if whole else ""
-        raise DetectionError(
-            f"GPU {_indices(sliced)} is divided into slices by MIG, and M3 needs whole GPUs: "
-            f"end that as root with `nvidia-smi -i {_indices(sliced)} -mig 0`{instead}"
-        )
-    kinds: dict[str, list[_Seen]] = {}
-    for gpu in found:
-        kinds.setdefault(gpu.product, []).append(gpu)
-    if len(kinds) > 1:
-        listed = "; ".join(f"{len(of)} x {product} ({_indices(of)})" for product, of in kinds.items())
-        known = [of for of in kinds.values() if gpu_of_product(of[0].product, of[0].total)]
-        most = max(known or kinds.values(), key=len)
-        raise DetectionError(
-            f"the GPUs here are of several kinds: {listed}; one server needs GPUs of "
-            f"one kind: choose them with {variable}={_indices(most)}"
-        )
-    product, total = found[0].product, min(gpu.total for gpu in found)
-    kind = gpu_of_product(product, total)
-    if kind is None:
-        raise DetectionError(
-            f"{len(found)} x {product} ({total / GIB:.0f} GiB) is not a GPU that can "
-            f"run M3; those are {', '.join(GPUS)}"
-        )
-    devices, used = tuple(str(gpu.index) for gpu in found), tuple(gpu.used for gpu in found)
-    held = [gpu for gpu in found if gpu.used >= HELD]
+def _fleet(gpus: Sequence[_Seen], variable: str) -> Detected:
+    kind = _kind(gpus, variable)
+    devices, used = tuple(str(gpu.index) for gpu in gpus), tuple(gpu.used for gpu in gpus)
+    held = [gpu for gpu in gpus if gpu.used >= HELD]
     if not held:
-        return Detected(Fleet(kind, len(found)), (), devices, variable, used)
+        return Detected(Fleet(kind, len(gpus)), (), devices, variable, used)
     fullest = max(held, key=lambda gpu: gpu.used)
     where = _indices(held) if len(held) == 1 else f"{_indices(held)}, most on GPU {fullest.index}"
     note = (
         f"programs hold memory on GPU {where} ({fullest.used / GIB:.1f} of {fullest.total / GIB:.1f} GiB): the plan "
         "uses what is left; `m3agent serve status`, `nvidia-smi` or `amd-smi process` names them"
     )
-    fleet = Fleet(kind, len(found), free_bytes=max(0, kind.usable_bytes - fullest.used))
+    fleet = Fleet(kind, len(gpus), free_bytes=max(0, kind.usable_bytes - fullest.used))
     return Detected(fleet, (note,), devices, variable, used)
 
 
-def _visible(found: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
+def _kind(gpus: Sequence[_Seen], variable: str) -> Gpu:
+    """Return the one kind of GPUs that M3 runs on, or raise a DetectionError that says what is there instead."""
+    if sliced := [gpu for gpu in gpus if gpu.mig]:
+        whole = [gpu for gpu in gpus if not gpu.mig]
+        instead = f", or leave it out with {variable}={_indices(whole)}" if whole else ""
+        raise DetectionError(
+            f"GPU {_indices(sliced)} is divided into slices by MIG, and M3 needs whole GPUs: "
+            f"end that as root with `nvidia-smi -i {_indices(sliced)} -mig 0`{instead}"
+        )
+    kinds: dict[str, list[_Seen]] = {}
+    for gpu in gpus:
+        kinds.setdefault(gpu.product, []).append(gpu)
+    if len(kinds) > 1:
+        listed = "; ".join(f"{len(of)} x {product} ({_indices(of)})" for product, of in kinds.items())
+        most = max(
+            kinds.values(), key=lambda of: (gpu_of_product(of[0].product, of[0].total) is not None, len(of))
+        )
+        raise DetectionError(
+            f"the GPUs here are of several kinds: {listed}; one server needs GPUs of "
+            f"one kind: choose them with {variable}={_indices(most)}"
+        )
+    product, total = gpus[0].product, min(gpu.total for gpu in gpus)
+    kind = gpu_of_product(product, total)
+    if kind is None:
+        raise DetectionError(
+            f"{len(gpus)} x {product} ({total / GIB:.0f} GiB) is not a GPU that can "
+            f"run M3; those are {', '.join(GPUS)}"
+        )
+    return kind
+
+
+def _visible(gpus: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
     """Select the GPUs that a variable leaves visible.
 
     The function reads the variable as CUDA does: indices, or UUIDs, or prefixes of UUIDs.
-
-    Raises:
-        DetectionError: The variable hides every GPU, or an entry does not name exactly one further whole GPU.
     """
     chosen: list[_Seen] = []
     for entry in (part.strip() for part in value.split(",")) if value.strip() else ():
@@ -157,16 +154,11 @@ def _visible(found: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
             raise DetectionError(
                 f"{variable}={value} names a slice of a GPU (MIG), and M3 needs whole GPUs; name whole ones"
             )
-        match = [
-            gpu
-            for gpu in found
-            if (entry.isdecimal() and gpu.index == int(entry))
-            or (entry.upper().startswith("GPU-") and gpu.uuid.upper().startswith(entry.upper()))
-        ]
+        match = [gpu for gpu in gpus if gpu.called(entry)]
         if len(match) != 1 or match[0] in chosen:
             wrong = "names no GPU of this machine" if not match else "names one more than once"
             raise DetectionError(
-                f"{variable}={value}: {entry or 'an empty entry'} {wrong} (it has {_indices(found)}); "
+                f"{variable}={value}: {entry or 'an empty entry'} {wrong} (it has {_indices(gpus)}); "
                 "CUDA would ignore the entries after it: correct or unset the variable"
             )
         chosen += match
@@ -176,15 +168,11 @@ def _visible(found: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
 
 
 def _nvidia(ask: _Ask) -> list[_Seen] | None:
-    """Return the GPUs that nvidia-smi lists; None without the program or without an NVIDIA GPU.
-
-    Raises:
-        DetectionError: nvidia-smi does not report the memory of a GPU as a number.
-    """
+    """Return the GPUs that nvidia-smi lists; None without the program or without an NVIDIA GPU."""
     text = ask("nvidia-smi", f"--query-gpu={','.join(_NVIDIA_FIELDS)}", "--format=csv,noheader,nounits")
     if text is None:
         return None
-    found: list[_Seen] = []
+    gpus: list[_Seen] = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         if len(row) != len(_NVIDIA_FIELDS):
             continue  # "No devices were found"
@@ -195,39 +183,39 @@ def _nvidia(ask: _Ask) -> list[_Seen] | None:
                 f"nvidia-smi says {total!r} for the memory of GPU {index} ({product}); check its state with "
                 "`nvidia-smi -q`"
             )
-        found.append(_Seen(int(index), uuid, product, int(total) * MIB, int(used) * MIB, mig_on))
-    return found or None
+        gpus.append(_Seen(int(index), uuid, product, int(total) * MIB, int(used) * MIB, mig_on))
+    return gpus or None
 
 
 def _amd_smi(ask: _Ask) -> list[_Seen]:
     asics = _listed(ask("amd-smi", "static", "--asic", "--json"), "amd-smi")
     usages = _listed(ask("amd-smi", "metric", "--mem-usage", "--json"), "amd-smi") if asics else []
-    found: list[_Seen] = []
+    gpus: list[_Seen] = []
     try:
         usage = {int(entry["gpu"]): entry["mem_usage"] for entry in usages}
         for entry in asics:
             index = int(entry["gpu"])
             total, used = (int(usage[index][name]["value"]) * MIB for name in ("total_vram", "used_vram"))
-            found.append(_Seen(index, "", str(entry["asic"]["market_name"]), total, used))
+            gpus.append(_Seen(index, "", str(entry["asic"]["market_name"]), total, used))
     except (KeyError, TypeError, ValueError):
         raise _unreadable("amd-smi") from None
-    return found
+    return gpus
 
 
 def _rocm_smi(ask: _Ask) -> list[_Seen]:
     text = ask("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
-    found: list[_Seen] = []
+    gpus: list[_Seen] = []
     if not text or not text.strip():
-        return found
+        return gpus
     try:
         for card, fields in json.loads(text).items():
             if card.startswith("card"):
                 product = next(str(fields[name]) for name in ("Card Series", "Card series") if name in fields)
                 total, used = (int(fields[f"VRAM Total {name}(B)"]) for name in ("Memory ", "Used Memory "))
-                found.append(_Seen(int(card[4:]), "", product, total, used))
+                gpus.append(_Seen(int(card[4:]), "", product, total, used))
     except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
         raise _unreadable("rocm-smi") from None
-    return found
+    return gpus
 
 
 def _listed(text: str | None, program: str) -> list[Any]:
@@ -242,21 +230,13 @@ def _listed(text: str | None, program: str) -> list[Any]:
 
 
 def _ask(path: str | None, seconds: float, program: str, *arguments: str) -> str | None:
-    """Run a program and return its output; None if it is not installed or finds no GPU.
-
-    Raises:
-        DetectionError: The program fails, or does not answer in time.
-    """
+    """Run a program and return its output; None if it is not installed or finds no GPU."""
     full = shutil.which(program, path=path)
     if full is None:
         return None
     try:
         done = subprocess.run(
-            [full, *arguments],
-            capture_output=True,
-            check=False,
-            timeout=seconds,
-            stdin=subprocess.DEVNULL,
+            [full, *arguments], capture_output=True, check=False, timeout=seconds, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
         raise DetectionError(
@@ -268,11 +248,11 @@ def _ask(path: str | None, seconds: float, program: str, *arguments: str) -> str
         ) from None
     output = done.stdout.decode(errors="replace")
     if done.returncode:
-        said = " ".join((done.stderr.decode(errors="replace") or output).split())[:200]
-        if "no devices" in said.casefold():
+        words = " ".join((done.stderr.decode(errors="replace") or output).split())[:200]
+        if "no devices" in words.casefold():
             return None
         raise DetectionError(
-            f"{program} failed with exit code {done.returncode}: {said or 'no output'}; "
+            f"{program} failed with exit code {done.returncode}: {words or 'no output'}; "
             "check the driver, or name the GPUs with --gpus"
         )
     return output

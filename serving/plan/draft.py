@@ -37,9 +37,7 @@ class Draft:
     """A draft model."""
 
     model: str
-    """Folder or name on Hugging Face."""
     kv_heads: int = GROUPED_KV_HEADS
-    """Its KV heads."""
     weights: int = 1_700_000_000
     """Bytes of its weights, without embedding and output layer."""
     inner: int = 31_104

@@ -14,9 +14,7 @@ class EngineRow(Row):
 
     name: str
     title: str
-    """Name for people."""
     package: str
-    """Python package that contains it."""
     too_old: str
     """What to install if it is too old: the first versions known to support M3."""
     prefix_cache: str = ""
@@ -29,6 +27,11 @@ class EngineRow(Row):
     metrics: str = ""
     metrics_series: tuple[str, ...] = ()
     """Names of metrics: share of the KV cache in use, evicted sequences, tokens that the cache had, all prompt tokens."""
+    planned_parser: str = ""
+    planned_fp8: str = "fp8"
+    """Name of the fp8 type of its KV cache."""
+    planned_offload: str | None = None
+    """What keeps its KV cache in the machine's memory."""
 
 
 ENGINES = {row.name: row for row in rows(EngineRow, "engines")}

@@ -14,6 +14,7 @@ from enum import StrEnum
 from m3agent.serving.facts.table import Row, rows, within
 from m3agent.serving.plan.kinds import Precision
 from m3agent.serving.plan.memory_model import GIB
+from m3agent.util.errors import UsageError
 
 MOST_GPUS = 1024
 """Upper limit of GPUs in a specification; a larger number is a typing error."""
@@ -52,15 +53,15 @@ class Gpu(Row):
     measured: bool
     """True if we measured it on this kind of GPU."""
     aliases: tuple[str, ...] = ()
-    """Other ways to write the name."""
     spot: float | None = None
     """Spot price in dollars an hour; None if unknown."""
     on_demand: float | None = None
     """On-demand price in dollars an hour; None if unknown."""
     prices: str = ""
-    """Where the prices come from."""
     node: int = 8
     """Maximum number of GPUs in one machine."""
+    trtllm_tp: tuple[int, ...] = ()
+    """Tensor-parallel sizes of TensorRT-LLM on one node, for which it has msa kernels."""
     known: bool = True
     """False if the user gave only its name and memory; the rest is then assumed to be as on an H200."""
 
@@ -80,7 +81,6 @@ class ArchitectureRow(Row):
     precisions: tuple[Precision, ...]
     """Precisions of the weights to try if the user names none, in order of preference."""
     fp8_cache: bool = True
-    """True if the engines have a KV cache in fp8."""
     fp8_index: str = ""
     """Versions of vLLM that are planned with index keys in fp8; empty for none."""
     sglang_tp: tuple[int, ...] = ()
@@ -88,7 +88,6 @@ class ArchitectureRow(Row):
     sglang_precisions: tuple[Precision, ...] = ()
     """Precisions that the cookbook has; empty for any."""
     vllm_env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Environment that vLLM's recipe page sets."""
     vllm_mxfp8_env: Mapping[str, str] = field(default_factory=dict[str, str])
     """The same for MXFP8 weights, in addition."""
 
@@ -115,11 +114,9 @@ class Fleet:
     """GPUs of one kind, equally spread over machines."""
 
     gpu: Gpu
-    """The kind."""
     per_node: int
     """GPUs in each machine."""
     nodes: int = 1
-    """Number of machines."""
     free_bytes: int | None = None
     """Free memory on the fullest GPU if other programs hold memory; None if all memory is free."""
 
@@ -154,7 +151,7 @@ _SPEC = re.compile(
 )
 
 
-class UnknownGpu(ValueError):
+class UnknownGpu(UsageError):
     """The table has no such GPU.
 
     Attributes:
@@ -176,25 +173,24 @@ def parse_gpus(text: str, memory: int | None = None) -> Fleet:
     a rack of 18 machines.
 
     Args:
-        text: The number of GPUs.
         memory: Nominal memory of each GPU in GB (as sold, so in units of 2^30 bytes); then the GPU need not be a
             known one. None takes the table's memory.
 
     Raises:
         UnknownGpu: The table has no such GPU.
-        ValueError: The text is not a number of GPUs; the message is one sentence.
+        UsageError: The text is not a number of GPUs; the message is one sentence.
     """
     spec = _counted(re.sub(r"(?<=[0-9])\s*[x×*]\s*", "x", text.strip().lower()))  # noqa: RUF001  # the sign people paste
     match = _SPEC.fullmatch(spec)
     if match is None:
         shown = text if len(text) <= 40 else text[:39] + "…"
-        raise ValueError(
+        raise UsageError(
             f"{shown!r} is not a number of GPUs; write it like 8xH200, or 2x4xGB200 for two nodes of four"
         )
     first, second, model, size = match.groups()
     nodes, per_node = (int(first), int(second)) if second else (1, int(first or 1))
     if not (nodes and per_node and nodes * per_node <= MOST_GPUS):
-        raise ValueError(f"{text.strip()!r} asks for {nodes * per_node:,} GPUs; give 1 to {MOST_GPUS:,}")
+        raise UsageError(f"{text.strip()!r} asks for {nodes * per_node:,} GPUs; give 1 to {MOST_GPUS:,}")
     fleet = Fleet(_named(model, size) if memory is None else _of_memory(model, size, memory), per_node, nodes)
     return fleet if second else fleet.of(per_node)
 
@@ -206,22 +202,15 @@ def _counted(spec: str) -> str:
 
 
 def gpu_of_product(product: str, total_bytes: int) -> Gpu | None:
-    """Return the kind of GPU that a driver's product name means ("NVIDIA H200", "AMD Instinct MI300X").
+    """Return the kind of GPU that a driver's product name means ("NVIDIA H200", "AMD Instinct MI300X"); None if M3 runs on no such one.
 
-    Args:
-        product: Product name that the driver reports.
-        total_bytes: Memory that the driver reports; it decides where a GPU comes in two sizes.
-
-    Returns:
-        The kind, or None if M3 is not known to run on it. If the GPU has less memory than its kind, the
-            result has the
-        smaller size.
+    The memory that the driver reports decides where a GPU comes in two sizes. A GPU with less memory than its kind keeps that.
     """
     words = re.findall(r"[A-Z]+[0-9]+[A-Z]*", product.upper().replace("RTX PRO ", "RTXPRO"))
     for word in words:
-        found = [gpu for gpu in GPUS.values() if gpu.name.split("-")[0] == word]
-        if found:
-            gpu = min(found, key=lambda gpu: abs(gpu.usable_bytes - total_bytes))
+        sizes = [gpu for gpu in GPUS.values() if gpu.name.split("-")[0] == word]
+        if sizes:
+            gpu = min(sizes, key=lambda gpu: abs(gpu.usable_bytes - total_bytes))
             # An H100 with 94 GB, or a smaller B200: use the actual memory, but never more than the kind has.
             return gpu if total_bytes >= gpu.usable_bytes else replace(gpu, usable_gib=total_bytes / GIB)
     return None
@@ -239,9 +228,9 @@ def _of_memory(model: str, size: str | None, memory: int) -> Gpu:
 
 def _named(model: str, size: str | None) -> Gpu:
     name = model.upper().replace(" ", "-") + (f"-{size}" if size else "")
-    found = GPUS.get(ALIASES.get(name, name))
-    if found is not None:
-        return found
+    known = GPUS.get(ALIASES.get(name, name))
+    if known is not None:
+        return known
     raise UnknownGpu(name, _near(name))
 
 

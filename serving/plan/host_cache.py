@@ -36,22 +36,6 @@ class HostCache:
     """Typical sequences that keep their prefix in the GPUs' cache or in the host cache."""
 
 
-def host_cache(size: int, *, token: int, ranks: int, nodes: int, sequence: int, kept: int) -> HostCache:
-    """Return what a host cache holds.
-
-    Args:
-        size: Bytes on each node.
-        token: KV cache of one token on each GPU, in bytes.
-        ranks: Tensor-parallel size.
-        nodes: Number of machines that share one copy of the attention.
-        sequence: Length of a typical sequence in tokens.
-        kept: Typical sequences that the GPUs' cache holds.
-    """
-    whole = token * ranks
-    tokens = size * nodes // whole
-    return HostCache(size, whole, tokens, kept + 1, max(kept, tokens // sequence))
-
-
 def transfer_config(size: int) -> str:
     """Return the value of vLLM's `--kv-transfer-config` for a native host cache of `size` bytes.
 

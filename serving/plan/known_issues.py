@@ -6,6 +6,7 @@ it starts one. They also work for a command line that a user wrote.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -17,7 +18,7 @@ from pydantic import PlainValidator
 from m3agent.serving.facts.table import Condition, Row, rows
 from m3agent.serving.plan.gpus import Architecture, Vendor
 from m3agent.serving.plan.kinds import EngineKind, Precision
-from m3agent.serving.plan.memory_model import BLOCK
+from m3agent.serving.plan.memory_model import BLOCK, NATIVE_CONTEXT
 
 
 class Rope(StrEnum):
@@ -41,15 +42,10 @@ class Setup:
     """Configuration of a server before its start."""
 
     engine: EngineKind
-    """The engine."""
     vendor: Vendor
-    """Manufacturer of the GPUs."""
     architecture: Architecture
-    """Architecture of the GPUs."""
     precision: Precision
-    """Precision of the weights."""
     context: int
-    """Context window in tokens."""
     version: str | None = None
     """Version of the engine; None means any version at or above the minimum."""
     kv_dtype: str = "auto"
@@ -61,33 +57,21 @@ class Setup:
     block_size: int | None = BLOCK
     """Tokens of one block of the KV cache; None means the engine's default."""
     text_only: bool = True
-    """True if the server accepts no images."""
     encoder_parallel: bool = False
-    """True if the vision encoder runs data-parallel."""
     prefix_caching: bool = True
-    """True if the prefix cache is on."""
     attention_backend: str | None = None
-    """Attention backend; None is the engine's choice."""
     moe_backend: str | None = None
-    """Backend of the experts; None is the engine's choice."""
     parser: str | None = None
-    """Name of the tool call parser."""
     nodes: int = 1
-    """Number of machines."""
     tp: int = 1
-    """Tensor-parallel size."""
     dp: int = 1
-    """Data-parallel size."""
     trust_remote_code: bool = False
-    """True if the checkpoint's own code runs."""
     assumed_parameters: float | None = None
     """Number of parameters that the memory estimate uses."""
     draft_method: str | None = None
     """Method of speculative decoding; None without it."""
     draft_kv_heads: int | None = None
-    """KV heads of the draft; None if unknown."""
     draft_backend: str | None = None
-    """Attention backend of the draft; None is the engine's choice."""
     draft_synthetic: bool = False
     """True if the engine accepts drafted tokens at random."""
     offload: str | None = None
@@ -97,21 +81,16 @@ class Setup:
     hisparse: bool = False
     """True if SGLang moves parts of the context that attention does not choose to the machine's memory."""
     pp: int = 1
-    """Pipeline-parallel size."""
     max_num_seqs: int | None = None
     """Sequences in one step; None if unknown."""
     random_weights: bool = False
-    """True if the engine makes up random weights."""
     msa: bool = False
     """True if TensorRT-LLM computes M3's attention with its msa kernels; its default is triton."""
     index_cache: bool = False
     """True if layers take over the choice of blocks of other layers."""
     lora: bool = False
-    """True if the engine loads LoRA adapters."""
     gpu: str = ""
-    """Name of the kind of GPU; empty if unknown."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Environment variables."""
 
 
 _SETTINGS = tuple(one.name for one in fields(Setup))
@@ -125,13 +104,10 @@ class KnownIssue(Row):
 
     name: str
     severity: Severity
-    """Whether the row refuses a plan or warns."""
     when: tuple[Wanted, ...]
     """Groups of settings for which the row applies; one of them is enough."""
     effect: str
-    """What happens."""
     remedy: str
-    """What to do instead."""
 
     @property
     def sentence(self) -> str:
@@ -146,7 +122,6 @@ class VersionRow(Row):
     when: tuple[Wanted, ...]
     """Groups of settings for which the row applies; one of them is enough."""
     versions: str
-    """The versions (PEP 440)."""
 
 
 def applies(when: Sequence[Condition], setup: Setup) -> bool:
@@ -163,25 +138,27 @@ TRAPS = rows(KnownIssue, "issues")
 @cache
 def _of(severity: Severity | None, engine: EngineKind) -> list[tuple[KnownIssue, list[Condition]]]:
     """Return the rows of a severity that may apply to an engine, each with its groups for it. Planning asks for them often."""
-    found = []
+    traps = []
     for trap in TRAPS:
         groups = [
-            one for one in trap.when if all(fits(engine) for name, fits in one.tests if name == "engine")
+            group
+            for group in trap.when
+            if all(fits(engine) for name, fits in group.tests if name == "engine")
         ]
         if groups and severity in (None, trap.severity):
-            found.append((trap, groups))
-    return found
+            traps.append((trap, groups))
+    return traps
 
 
 def met(setup: Setup, severity: Severity | None = None) -> list[KnownIssue]:
     """Return the rows that apply to a setup, of one severity or (None) of both."""
-    settings, found = vars(setup), []
+    settings, traps = vars(setup), []
     for trap, groups in _of(severity, setup.engine):
         for condition in groups:
             if condition.holds(settings):
-                found.append(trap)
+                traps.append(trap)
                 break
-    return found
+    return traps
 
 
 def needed_versions(setup: Setup) -> str:
@@ -194,3 +171,26 @@ def table() -> str:
     lines = ["| trap | | what happens | what to do | source |", "|---|---|---|---|---|"]
     lines += [f"| `{t.name}` | {t.severity} | {t.effect} | {t.remedy} | {t.source} |" for t in TRAPS]
     return "\n".join(lines) + "\n"
+
+
+def overrides(vendor: Vendor, context: int) -> dict[str, object]:
+    """Return the value of `--hf-overrides` for a context window.
+
+    The setting belongs under `text_config`, because a setting at the top level never reaches the decoder. On
+    AMD it is YaRN, as in vLLM's recipe page. On NVIDIA vLLM does not pass YaRN to M3's rotary embedding
+    (0.33, models/minimax_m3/nvidia/model.py), so the positions simply continue. Four H200 served 1,000,200
+    tokens this way.
+
+    Returns:
+        The overrides; empty if M3's own positions are enough.
+    """
+    if context <= NATIVE_CONTEXT:
+        return {}
+    if vendor is Vendor.NVIDIA:
+        return {"text_config": {"max_position_embeddings": context}}
+    scaling = {
+        "rope_type": "yarn",
+        "factor": float(math.ceil(context / NATIVE_CONTEXT)),
+        "original_max_position_embeddings": NATIVE_CONTEXT,
+    }
+    return {"text_config": {"rope_scaling": scaling}}

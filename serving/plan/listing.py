@@ -27,6 +27,7 @@ _MODEL = {"vllm": "--model", "sglang": "--model-path"}
 _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[kmgt]|[0-9]+[KMGT]?")  # 25.6k is 25,600; 1K is 1,024
 _OPTIMISATION = re.compile(r"-O=?(?P<level>.*)", re.DOTALL)  # vLLM rewrites -O3, -O=3 and -O 3
 
+_LEVELS = (("0",), ("1",), ("2",), ("3",))
 _COUNTS = {"none": (0, 0), "maybe": (0, 1), "one": (1, 1), "some": (1, None), "any": (0, None)}
 
 Takes = Literal["none", "maybe", "one", "some", "any"]
@@ -37,15 +38,12 @@ class KnownOption:
     """An option as the engine defines it."""
 
     flags: tuple[str, ...]
-    """All spellings of the flag."""
     takes: Takes = "one"
-    """How many values the option takes."""
     type: str | None = None
     """Type of the values; None accepts any text."""
     names: tuple[str, ...] = ()
     """Allowed values; empty accepts any name."""
     repeats: bool = False
-    """True if the option may occur several times."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +69,12 @@ class OptionListing:
 
 def versions(engine: str) -> list[str]:
     """Return the versions of an engine with a listing, oldest first; empty if the engine has no listing."""
-    found = [
+    listed = [
         entry.name.removesuffix(".json").removeprefix(f"{engine}-")
         for entry in (resources.files("m3agent.serving.plan") / "listings").iterdir()
         if entry.name.startswith(f"{engine}-")
     ]
-    return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
+    return sorted(listed, key=lambda version: [int(part) for part in version.split(".")])
 
 
 @cache
@@ -116,40 +114,34 @@ def problems(argv: Sequence[str], listing: OptionListing) -> list[str]:
         return [
             f"`{command.starts}` does not start {listing.name}; the command is `{_STARTS[listing.engine][0]}`."
         ]
-    found: list[str] = []
+    wrong: list[str] = []
     places = 1 if command.starts.endswith("serve") else 0
-    found += [f"`{word}` belongs to no option." for word in command.positional[places:]]
+    wrong += [f"`{word}` belongs to no option." for word in command.positional[places:]]
     seen: set[KnownOption] = set()
     for option in command.options:
-        found += _problems_of(option, listing)
+        wrong += _problems_of(option, listing)
         known = listing.options.get(listing.spelt(flag_of(option)))
         if known in seen and not known.repeats:
-            found.append(
+            wrong.append(
                 f"`{flag_of(option)}` is given twice, perhaps once negated; only the last one counts."
             )
         elif known is not None:
             seen.add(known)
     if not command.positional[:places] and listing.options[_MODEL[listing.engine]] not in seen:
-        found.append(f"No model is named, so {listing.name} would end, or serve its default model.")
-    return found
+        wrong.append(f"No model is named, so {listing.name} would end, or serve its default model.")
+    return wrong
 
 
 def _problems_of(option: Option, listing: OptionListing) -> list[str]:
     flag, equals, inline = option[0].partition("=")
     values = ((inline,) if equals else ()) + option[1:]
     if listing.engine == "vllm" and (short := _OPTIMISATION.fullmatch(option[0])):
-        level = (short["level"], *option[1:]) if short["level"] else option[1:]
-        fits = level in (("0",), ("1",), ("2",), ("3",))
-        return [] if fits else [f"`{' '.join(option)}`: -O takes 0, 1, 2 or 3."]
+        level = (*filter(None, (short["level"],)), *option[1:])
+        return [] if level in _LEVELS else [f"`{' '.join(option)}`: -O takes 0, 1, 2 or 3."]
     spelt = listing.spelt(flag)
-    known = listing.options.get(spelt)
-    base = listing.options.get(spelt.partition(".")[0])
-    if known is None and "." in spelt and base is not None and listing.engine == "vllm":
-        if base.type not in ("json", "json or text"):
-            return [f"`{flag}`: {base.flags[0]} is not a group of settings, so nothing can be set in it."]
-        known = KnownOption(
-            (spelt,)
-        )  # a setting inside a group; the engine's parser does not list these settings
+    known = listing.options.get(spelt) or _setting_of_a_group(spelt, listing)
+    if isinstance(known, str):
+        return [f"`{flag}`: {known} is not a group of settings, so nothing can be set in it."]
     if known is None:
         return [_unknown(flag, spelt, listing)]
     if wrong := _count(flag, values, known):
@@ -158,6 +150,14 @@ def _problems_of(option: Option, listing: OptionListing) -> list[str]:
     if known.type == "json":
         checks += [check for value in values for check in _inside(flag, value, spelt, listing)]
     return [sentence for check in checks if (sentence := _value_problem(*check))]
+
+
+def _setting_of_a_group(spelt: str, listing: OptionListing) -> KnownOption | str | None:
+    """Return a setting inside one of vLLM's groups, which its parser does not list; the flag if that is no group."""
+    group = listing.options.get(spelt.partition(".")[0])
+    if "." not in spelt or group is None or listing.engine != "vllm":
+        return None
+    return KnownOption((spelt,)) if group.type in ("json", "json or text") else group.flags[0]
 
 
 def _inside(flag: str, value: str, spelt: str, listing: OptionListing) -> list[tuple[str, str, KnownOption]]:
@@ -192,9 +192,8 @@ def _count(flag: str, values: tuple[str, ...], known: KnownOption) -> list[str]:
 def _value_problem(flag: str, value: str, known: KnownOption) -> str | None:
     if known.names and value not in known.names:
         return f"`{flag}` has no `{value}`{_hint(value, known.names)}"
-    if known.type is not None and not _TYPES[known.type](value):
-        return f"`{flag}` takes {_NAMES[known.type]}, not `{value}`."
-    return None
+    fits, called = _TYPES.get(known.type or "", (lambda _: True, ""))
+    return None if fits(value) else f"`{flag}` takes {called}, not `{value}`."
 
 
 def _hint(word: str, known: Sequence[str] | Mapping[str, KnownOption]) -> str:
@@ -214,22 +213,20 @@ def _parses(parse: Callable[[str], object]) -> Callable[[str], bool]:
 
 
 _json = _parses(json.loads)
-_TYPES: Mapping[str, Callable[[str], bool]] = {
-    "int": _parses(int),
-    "float": _parses(float),
-    "number": _parses(float),
-    "size": lambda value: _SIZE.fullmatch(value) is not None,
-    "size or auto": lambda value: value in ("-1", "auto") or _SIZE.fullmatch(value) is not None,
-    "json": _json,
+_TYPES: Mapping[str, tuple[Callable[[str], bool], str]] = {
+    "int": (_parses(int), "a whole number"),
+    "float": (_parses(float), "a number"),
+    "number": (_parses(float), "a number"),
+    "size": (lambda value: _SIZE.fullmatch(value) is not None, "a whole number such as 8192 or 8k"),
+    "size or auto": (
+        lambda value: value in ("-1", "auto") or _SIZE.fullmatch(value) is not None,
+        "a whole number such as 131072 or 128K, or auto",
+    ),
+    "json": (_json, "JSON"),
     # The engine takes a value that does not look like JSON as text, so it does not reject a missing brace.
-    "json or text": lambda value: not value.lstrip().startswith("{") or _json(value),
+    "json or text": (
+        lambda value: not value.lstrip().startswith("{") or _json(value),
+        "JSON that is complete",
+    ),
 }
-_NAMES = {
-    "int": "a whole number",
-    "float": "a number",
-    "number": "a number",
-    "size": "a whole number such as 8192 or 8k",
-    "size or auto": "a whole number such as 131072 or 128K, or auto",
-    "json": "JSON",
-    "json or text": "JSON that is complete",
-}
+"""Whether a text is a value of a type, and the type's name for people."""

@@ -80,9 +80,7 @@ class LayerCounts:
     """Number of layers of each kind; all widths are M3's."""
 
     dense: int = 3
-    """Layers with dense attention and a dense feed-forward part."""
     sparse: int = 57
-    """Layers with sparse attention and experts."""
 
     @property
     def layers(self) -> int:
@@ -134,16 +132,9 @@ def vision_parameters() -> int:
     layer = 4 * width * width + 4 * width + 2 * width * inner + inner + width + 4 * width
     patches = width * 3 * 2 * 14 * 14 + 2 * width
     square = HIDDEN * HIDDEN + HIDDEN
-    return (
-        _VISION_LAYERS * layer
-        + patches
-        + width * HIDDEN
-        + HIDDEN
-        + square
-        + 4 * HIDDEN * HIDDEN
-        + HIDDEN
-        + square
-    )
+    projector = width * HIDDEN + HIDDEN + square
+    merger = 4 * HIDDEN * HIDDEN + HIDDEN + square
+    return _VISION_LAYERS * layer + patches + projector + merger
 
 
 def parameters(shape: LayerCounts = M3, *, vision: bool = True) -> int:
@@ -163,10 +154,6 @@ def weight_bytes(
     logits layer are split by vocabulary and never quantised. Every GPU has the norms and the router (fp32).
 
     Args:
-        shape: Layers of the model.
-        precision: Precision of the weights.
-        split: Layout over the GPUs.
-        vision: Whether the vision tower is loaded.
         positions: `max_position_embeddings` of the config.
     """
     experts, linear = _WEIGHT_BYTES[precision]
@@ -218,7 +205,6 @@ class Batch:
     tokens: int = 8192
     """Tokens of one step."""
     sequences: int = 8
-    """Sequences in one step."""
     graphs: tuple[int, ...] = (1, 2, 4, 8)
     """Batch sizes of the captured CUDA graphs."""
     drafted: int = 0
@@ -255,7 +241,6 @@ class GpuMemory:
     allowed: int
     """Memory that the engine may use: utilisation times `total`, the sum of `weights`, `other` and `kv`."""
     weights: int
-    """Weights."""
     other: int
     """Activations, CUDA graphs and buffers."""
     kv: int

@@ -7,22 +7,25 @@ agent's turns fast: the prefix cache, a fast tokeniser, and a report of the cach
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from string import Template
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
 from m3agent.serving.facts.table import Condition, Row, rows
-from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
+from m3agent.serving.plan.command import LaunchCommand, Option, command_line, flag_of
 from m3agent.serving.plan.draft import DRAFT_METHOD
 from m3agent.serving.plan.gpus import Vendor
 from m3agent.serving.plan.host_cache import GIGABYTE, transfer_config
+from m3agent.serving.plan.known_issues import overrides
+from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.serving.plan.memory_model import LONGEST_CONTEXT
-from m3agent.serving.plan.recipe import MSA_FILE, MXFP4, Recipe, filled, with_settings
-from m3agent.serving.plan.window import overrides
+from m3agent.serving.plan.recipe import MSA_FILE, Recipe, filled, recipe, with_settings
+from m3agent.util.errors import UsageError
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.planner import Plan
@@ -46,9 +49,7 @@ class ChangeRow(Row):
     """A rule that makes a change; the texts may contain `$` and the name of a value of `_values`."""
 
     what: str
-    """Short name of the change."""
     reason: str
-    """Why the change is made, in one sentence."""
     when: tuple[_Wanted, ...]
     """Groups of settings for which the row applies; one of them is enough."""
     give: tuple[Option, ...] = ()
@@ -60,46 +61,36 @@ class ChangeRow(Row):
     replace: Mapping[str, Option] = field(default_factory=dict[str, Option])
     """Options in place of others that the command may have, by their flags."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Variables to set."""
     unset: tuple[str, ...] = ()
-    """Variables to remove."""
     files: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Files to write beside the command."""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     """Other values for settings in the recipe's own files."""
     append: str = ""
     """A line to add to the recipe's own files."""
     packages: tuple[str, ...] = ()
-    """Packages to install beside the engine."""
 
 
 CHANGES = rows(ChangeRow, "changes")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RecipeChange:
-    """One change to a recipe, or a choice of the recipe that is deliberately kept."""
+    """One change to a recipe, or a choice of the recipe that is deliberately kept; the fields are those of its JSON."""
 
     what: str
-    """Short name of the change."""
-    reason: str
-    """Why the change is made, in one sentence."""
-    source: str
-    """Where the reason comes from."""
     added: tuple[Option, ...] = ()
-    """Options that are new."""
     changed: tuple[tuple[Option, Option], ...] = ()
     """Pairs of an option: as it was and as it becomes."""
     dropped: tuple[Option, ...] = ()
-    """Options that are removed."""
     kept: tuple[Option, ...] = ()
     """Options that stay on purpose."""
-    env: Mapping[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
+    env: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     """Environment variables to set; None removes a variable."""
-    files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
     """Text of files to write beside the command, by name."""
     packages: tuple[str, ...] = ()
-    """Packages to install beside the engine."""
+    reason: str
+    source: str
 
 
 def overlay(
@@ -117,50 +108,45 @@ def overlay(
     already has all the options, the result names only what is kept on purpose.
 
     Args:
-        recipe: The documented recipe.
-        context: Context window in tokens; None keeps the recipe's.
-        vision: Whether the server must accept images.
         loopback: False if other machines may reach the server; it then asks for a key.
-        kv_dtype: Type of the KV cache; None keeps the recipe's.
         plan: Spread the recipe over this plan's GPUs, with this plan's memory settings; None keeps the
             recipe's.
 
     Raises:
-        ValueError: M3 does not support the context, the recipe does not support the KV cache type, or the
-            recipe has no options to set.
+        UsageError: M3 does not support the context, or the recipe has no options to set.
     """
     if context is not None and not 1 <= context <= LONGEST_CONTEXT:
-        raise ValueError(f"M3 has no window of {context:,} tokens: give 1 to {LONGEST_CONTEXT:,}.")
+        raise UsageError(f"M3 has no window of {context:,} tokens: give 1 to {LONGEST_CONTEXT:,}.")
     command = LaunchCommand.of(recipe.argv)
     if recipe.engine == "dynamo" or command.starts.startswith("docker"):
         if context is not None or kv_dtype is not None:
-            raise ValueError(f"{recipe.name} has no options to set: {recipe.notes}")
+            raise UsageError(f"{recipe.name} has no options to set: {recipe.notes}")
         return []
-    if kv_dtype == "fp8" and (why := _no_fp8(recipe)):
-        raise ValueError(f"{recipe.name} cannot have an fp8 KV cache: {why}.")
-    settings = {
-        **dict.fromkeys(_OF_A_PLAN),
-        "engine": recipe.engine,
-        "vendor": recipe.vendor,
+    settings = _settings(recipe, plan) | {
         "context": context,
         "vision": vision,
         "loopback": loopback,
         "kv_dtype": kv_dtype,
+    }
+    values = _values(recipe, command, context) | ({} if plan is None else _values_of_a_plan(plan))
+    rows = [row for row in CHANGES if any(condition.holds(settings) for condition in row.when)]
+    changes = [_change(row, recipe, command, values) for row in rows]
+    return [change for change in changes if change is not None]
+
+
+def _settings(recipe: Recipe, plan: Plan | None) -> dict[str, object]:
+    """Return the settings of recipe and plan that conditions may name."""
+    settings: dict[str, object] = {
+        "engine": recipe.engine,
+        "vendor": recipe.vendor,
         "msa": MSA_FILE in recipe.files,
         "planned": plan is not None,
     }
-    values = _values(recipe, command, context)
-    if plan is not None:
-        settings |= {name: getattr(plan, name) for name in ("precision", "index_dtype", "ep", "dp")}
-        settings |= {"draft": plan.draft and plan.draft.model, "host_cache": plan.host_cache and True}
-        settings["predicted"] = plan.kv_tokens > 0
-        values |= _values_of_a_plan(plan)
-    found = [
-        _change(row, recipe, command, values)
-        for row in CHANGES
-        if any(condition.holds(settings) for condition in row.when)
-    ]
-    return [change for change in found if change is not None]
+    if plan is None:
+        return settings | dict.fromkeys(_OF_A_PLAN)
+    known = {name: getattr(plan, name) for name in ("precision", "index_dtype", "ep", "dp")}
+    of_plan = {"draft": plan.draft_model, "host_cache": bool(plan.wish.host_cache) or None}
+    return settings | known | of_plan | {"predicted": plan.kv_tokens > 0}
 
 
 _Values = dict[str, str | Sequence[str]]
@@ -178,10 +164,10 @@ def _values(recipe: Recipe, command: LaunchCommand, context: int | None) -> _Val
 
 
 def _values_of_a_plan(plan: Plan) -> _Values:
-    host = 0 if plan.host_cache is None else plan.host_cache.bytes
+    host = plan.wish.host_cache
     speculative = {
         "method": DRAFT_METHOD,
-        "model": plan.draft and plan.draft.model,
+        "model": plan.draft_model,
         "num_speculative_tokens": plan.batch.drafted,
         "attention_backend": plan.draft_backend,
     }
@@ -199,7 +185,7 @@ def _values_of_a_plan(plan: Plan) -> _Values:
         "host_gb": f"{host / GIGABYTE:,.0f}",
         "host_gb_a_rank": str(max(1, host // (GIGABYTE * plan.tp))),
         "transfer": transfer_config(host),
-        "draft": "" if plan.draft is None else plan.draft.model,
+        "draft": plan.draft_model or "",
         "draft_tokens": str(plan.batch.drafted),
         "speculative": json.dumps(speculative, separators=(",", ":")),
     }
@@ -208,30 +194,40 @@ def _values_of_a_plan(plan: Plan) -> _Values:
 def _change(row: ChangeRow, recipe: Recipe, command: LaunchCommand, values: _Values) -> RecipeChange | None:
     """Return the change that a row makes; None if it affects no option and no variable."""
     there = {flag_of(option): option for option in command.options}
-    give = [_filled(option, values) for option in row.give]
+    new = _replaced(row, there, values)
     wanted = {**row.env, **dict.fromkeys(row.unset)}
-    env = {name: value for name, value in wanted.items() if recipe.env.get(name) != value}
-    replaced = [(there[old], _filled(new, values)) for old, new in row.replace.items() if old in there]
-    given = [(there[flag_of(option)], option) for option in give if flag_of(option) in there]
-    files = dict(row.files)
-    if row.settings:
-        own = {name: _text(value, values) for name, value in row.settings.items()}
-        more = f"{_text(row.append, values)}\n" if row.append else ""
-        files |= {name: with_settings(text, own) + more for name, text in recipe.files.items()}
     change = RecipeChange(
-        row.what,
-        _text(row.reason, values),
-        row.source,
-        added=tuple(option for option in give if flag_of(option) not in there),
-        changed=tuple((old, new) for old, new in (*replaced, *given) if old != new),
+        what=row.what,
+        added=tuple(option for old, option in new if old is None),
+        changed=tuple((old, option) for old, option in new if old is not None and old != option),
         dropped=tuple(there[flag] for flag in row.drop if flag in there),
         kept=tuple(there[flag] for flag in row.keep if flag in there),
-        env=MappingProxyType(env),
-        files=MappingProxyType(files),
+        env={name: value for name, value in wanted.items() if recipe.env.get(name) != value},
+        files={**row.files, **_own_files(row, recipe, values)},
         packages=row.packages,
+        reason=_text(row.reason, values),
+        source=row.source,
     )
-    effect = change.added or change.changed or change.dropped or change.kept or change.env or change.files
-    return change if effect else None
+    effects = (change.added, change.changed, change.dropped, change.kept, change.env, change.files)
+    return change if any(effects) else None
+
+
+def _replaced(
+    row: ChangeRow, there: Mapping[str, Option], values: _Values
+) -> list[tuple[Option | None, Option]]:
+    """Return the options that a row gives, each with the option that it replaces; None if it is new."""
+    pairs = [(there.get(old), new) for old, new in row.replace.items() if old in there]
+    pairs += [(there.get(flag_of(option)), option) for option in row.give]
+    return [(old, _filled(new, values)) for old, new in pairs]
+
+
+def _own_files(row: ChangeRow, recipe: Recipe, values: _Values) -> dict[str, str]:
+    """Return the recipe's own files with the row's settings and its further line."""
+    if not row.settings:
+        return {}
+    settings = {name: _text(value, values) for name, value in row.settings.items()}
+    more = f"{_text(row.append, values)}\n" if row.append else ""
+    return {name: with_settings(text, settings) + more for name, text in recipe.files.items()}
 
 
 def _filled(option: Option, values: _Values) -> Option:
@@ -255,32 +251,23 @@ def applied(recipe: Recipe, changes: Sequence[RecipeChange]) -> tuple[tuple[str,
             last.
     """
     command = LaunchCommand.of(recipe.argv)
-    dropped = {option for change in changes for option in change.dropped}
-    changed = {old: new for change in changes for old, new in change.changed}
-    kept = [changed.get(option, option) for option in command.options if option not in dropped]
-    added = [option for change in changes for option in change.added]
+    becomes: dict[Option, Option | None] = {}
     env: dict[str, str | None] = {**recipe.env}
     for change in changes:
+        becomes |= dict(change.changed) | dict.fromkeys(change.dropped)
         env |= change.env
-    words = LaunchCommand(command.launcher, command.program, command.positional, (*kept, *added)).words
+    kept = [new for option in command.options if (new := becomes.get(option, option)) is not None]
+    added = [option for change in changes for option in change.added]
+    words = replace(command, options=(*kept, *added)).words
     return words, {name: value for name, value in env.items() if value is not None}
 
 
 def files_beside(
     recipe: Recipe, changes: Sequence[RecipeChange], argv: Sequence[str], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the files to write beside the changed command, by name.
-
-    Args:
-        recipe: The documented recipe.
-        changes: The changes that were applied.
-        argv: The command with the changes.
-        env: The environment with the changes.
-    """
-    files = dict(recipe.files)
-    for change in changes:
-        files |= change.files
-    return filled(files, argv, env)
+    """Return the files to write beside the changed command, by name."""
+    files = {name: text for change in changes for name, text in change.files.items()}
+    return filled({**recipe.files, **files}, argv, env)
 
 
 def packages_beside(changes: Sequence[RecipeChange]) -> list[str]:
@@ -288,9 +275,118 @@ def packages_beside(changes: Sequence[RecipeChange]) -> list[str]:
     return sorted({package for change in changes for package in change.packages})
 
 
-def _no_fp8(recipe: Recipe) -> str | None:
-    if recipe.engine == "trtllm" and MSA_FILE not in recipe.files:
-        return "without its msa kernels TensorRT-LLM serves M3 in BF16 only"
-    if recipe.checkpoint == MXFP4:
-        return "that checkpoint has no calibrated KV scales, so vLLM would use 1.0 and lose accuracy"
-    return None
+UNVERIFIED = "Not verified: m3agent has no list of this engine's options, or of the fields of its files."
+"""Note for a recipe that nobody checked against the engine's options."""
+
+_FIELDS = (
+    "name",
+    "engine",
+    "vendor",
+    "checkpoint",
+    "gpus",
+    "image",
+    "source",
+    "verified",
+    "notes",
+    "refused",
+)
+
+
+def recipe_json(name: str, *, context: int | None = None, vision: bool = False) -> dict[str, Any]:
+    """Return a recipe as JSON types: the documented command, the changes, and the resulting command.
+
+    Returns:
+        A JSON object. `problems` belongs to the documented command and the newest listing of the engine,
+            which `checked_with` names. Both are None if the engine has no listing or the recipe has no
+            changes. `result` is None for a refused recipe.
+
+    Raises:
+        UsageError: There is no such recipe, or `overlay` rejects the arguments.
+    """
+    known = recipe(name)
+    changes = overlay(known, context=context, vision=vision)
+    argv, env = applied(known, changes)
+    checked = listing(known.engine) if versions(known.engine) and changes else None
+    result = {
+        "argv": list(argv),
+        "env": env,
+        "files": files_beside(known, changes, argv, env),
+        "packages": packages_beside(changes),
+    }
+    return {
+        **{name: getattr(known, name) for name in _FIELDS},
+        "argv": list(known.argv),
+        "env": dict(known.env),
+        "files": files_beside(known, (), known.argv, known.env),
+        "checked_with": checked.name if checked else None,
+        "problems": problems(known.argv, checked) if checked else None,
+        "overlay": [asdict(change) for change in changes],
+        "result": None if known.refused else result,
+    }
+
+
+def recipe_text(name: str, *, context: int | None = None, vision: bool = False) -> str:
+    """Format a recipe for people and shells: the documented command, then everything else as comments.
+
+    The comments contain the recipe's files, each change with its reason, and the resulting command. The
+    arguments are those of `recipe_json`.
+
+    Raises:
+        UsageError: There is no such recipe, or `overlay` rejects the arguments.
+    """
+    shown = recipe_json(name, context=context, vision=vision)
+    lines = [
+        f"# {name}: {shown['source']}",
+        command_line(shown["argv"], shown["env"]),
+        *_comment(f"GPUs: {shown['gpus']}" + (f", image {shown['image']}" if shown["image"] else "")),
+        *_comment(shown["notes"]),
+        *(() if shown["verified"] or shown["refused"] else _comment(UNVERIFIED)),
+        *(_comment(f"Never planned: {shown['refused']}.") if shown["refused"] else ()),
+    ]
+    for file, text in shown["files"].items():
+        lines += ["#", f"# {file}:", *_indented(text)]
+    if shown["problems"]:
+        lines += ["#", f"# Unchanged, {shown['checked_with']} rejects it:"]
+        lines += [line for sentence in shown["problems"] for line in _comment(sentence)]
+    if shown["overlay"]:
+        lines += ["#", "# For agent work:"]
+    lines += _changes(shown["overlay"])
+    if shown["overlay"] and shown["result"]:
+        result = shown["result"]
+        lines += ["#", "# Result:", *_indented(command_line(result["argv"], result["env"]))]
+        lines += [f"# install with the engine: {package}" for package in result["packages"]]
+    return "\n".join(lines) + "\n"
+
+
+def changes_text(changes: Sequence[RecipeChange]) -> list[str]:
+    """Format changes to a recipe, each with its reason, as lines of shell comments."""
+    return _changes([asdict(change) for change in changes])
+
+
+def _changes(changes: list[dict[str, Any]]) -> list[str]:
+    lines: list[str] = []
+    for change in changes:
+        lines += [f"#   {mark}" for mark in _marks(change)]
+        lines += _comment(f"{change['reason']} ({change['source']})", "      ")
+    return lines
+
+
+def _comment(text: str, indent: str = "") -> list[str]:
+    head = f"# {indent}"
+    # a source such as vllm-project/vllm#46042 stays whole
+    return textwrap.wrap(text, 110, initial_indent=head, subsequent_indent=head, break_on_hyphens=False)
+
+
+def _indented(text: str) -> list[str]:
+    return [f"#   {line}".rstrip() for line in text.splitlines()]
+
+
+def _marks(change: dict[str, Any]) -> Iterator[str]:
+    yield from (f"+ {shlex.join(option)}" for option in change["added"])
+    yield from (f"~ {shlex.join(old)} -> {shlex.join(new)}" for old, new in change["changed"])
+    yield from (f"- {shlex.join(option)}" for option in change["dropped"])
+    yield from (f"= {shlex.join(option)}" for option in change["kept"])
+    yield from (
+        f"- {name}" if value is None else f"+ {name}={value}" for name, value in change["env"].items()
+    )
+    yield from (f"+ {name}: {text.strip()}" for name, text in change["files"].items())

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from itertools import product
 from typing import Any
 
 from packaging.version import Version
@@ -22,18 +23,19 @@ from m3agent.serving.plan.draft import (
     Draft,
     draft_backend,
 )
-from m3agent.serving.plan.gpus import ARCHITECTURES, DOCUMENTED, GIVEN, Architecture, Fleet, Vendor
-from m3agent.serving.plan.host_cache import (
-    FIRST_WITH_DRAFT,
-    GIGABYTE,
-    HICACHE,
-    NATIVE,
-    RECOMPUTE,
-    HostCache,
-    host_cache,
-)
+from m3agent.serving.plan.engines import ENGINES
+from m3agent.serving.plan.gpus import ARCHITECTURES, DOCUMENTED, Architecture, ArchitectureRow, Fleet, Vendor
+from m3agent.serving.plan.host_cache import FIRST_WITH_DRAFT, RECOMPUTE, HostCache
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
-from m3agent.serving.plan.known_issues import KnownIssue, Rope, Setup, Severity, met, needed_versions
+from m3agent.serving.plan.known_issues import (
+    KnownIssue,
+    Rope,
+    Setup,
+    Severity,
+    met,
+    needed_versions,
+    overrides,
+)
 from m3agent.serving.plan.memory_model import (
     BLOCK,
     LONGEST_CONTEXT,
@@ -46,22 +48,14 @@ from m3agent.serving.plan.memory_model import (
     LayerCounts,
     Split,
     gib,
-    kv_bytes_per_token,
     outside_bytes,
     possible_tp,
     room,
 )
 from m3agent.serving.plan.recipe import CHECKPOINTS, nearest_recipe
-from m3agent.serving.plan.speed import seconds_between, source, was_measured
-from m3agent.serving.plan.window import overrides
-
-ERROR = 0.03
-"""Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""
-
-_MSA_GPUS = ("B200", "GB200")
-"""GPUs of SM100, for which TensorRT-LLM has msa kernels."""
-
-_OFFLOADS = {EngineKind.VLLM: NATIVE, EngineKind.SGLANG: HICACHE, EngineKind.TRTLLM: "host_cache_size"}
+from m3agent.serving.plan.remarks import remarks as remarks_on
+from m3agent.serving.plan.speed import MEASURED_GPUS, MEASURED_TP, seconds_between, source
+from m3agent.util.errors import UsageError
 
 _ENGINES = (EngineKind.VLLM, EngineKind.SGLANG, EngineKind.TRTLLM)
 """Engines in order of preference: vLLM is measured, SGLang is not, TensorRT-LLM reuses prefixes only with msa, undocumented."""
@@ -76,21 +70,17 @@ class PlanRequest:
     """What the user wants from a server.
 
     Raises:
-        ValueError: The context, the typical length or the concurrency is out of range.
+        UsageError: The context, the typical length or the concurrency is out of range.
     """
 
     context: int = NATIVE_CONTEXT
-    """Context window in tokens."""
     concurrency: int = 1
     """Number of sequences of typical length that the cache must hold at the same time."""
     typical: int | None = None
     """Length in tokens of a typical sequence (90th percentile of the work); None means the whole context."""
     precision: Precision | None = None
-    """Precision of the weights; None allows any."""
     engine: EngineKind | None = None
-    """Engine; None allows any."""
     vision: bool = False
-    """Whether the server must accept images."""
     shape: LayerCounts = M3
     """Layers of the checkpoint, if they differ from M3's."""
     draft_use: DraftUse = DraftUse.OFF
@@ -98,9 +88,7 @@ class PlanRequest:
     download. A draft is a third party's, so only the user decides about its download.
     """
     draft: Draft = GQA_DRAFT
-    """The draft."""
     draft_here: bool = False
-    """Whether the draft is on the machine."""
     host_cache: int = 0
     """Size in bytes of a KV cache in each machine's memory; 0 for none."""
     version: str | None = None
@@ -108,15 +96,15 @@ class PlanRequest:
 
     def __post_init__(self) -> None:
         if not BLOCK <= self.context <= LONGEST_CONTEXT:
-            raise ValueError(
+            raise UsageError(
                 f"a context of {self.context:,} tokens is out of range: {BLOCK} to {LONGEST_CONTEXT:,}"
             )
         if not 1 <= self.sequence <= self.context:
-            raise ValueError(f"a typical sequence of {self.typical:,} tokens is not within the context")
+            raise UsageError(f"a typical sequence of {self.typical:,} tokens is not within the context")
         if self.host_cache < 0:
-            raise ValueError("a host cache has 1 GB or more")
+            raise UsageError("a host cache has 1 GB or more")
         if self.concurrency < 1:
-            raise ValueError(f"{self.concurrency} sequences at a time are out of range: give 1 or more")
+            raise UsageError(f"{self.concurrency} sequences at a time are out of range: give 1 or more")
 
     @property
     def sequence(self) -> int:
@@ -124,17 +112,12 @@ class PlanRequest:
         return self.context if self.typical is None else self.typical
 
 
-def _hosted_price() -> float:
-    known = known_model("MiniMax-M3")
-    return 0.0 if known is None else known.completion
-
-
 @dataclass(frozen=True)
 class HardwarePrices:
     """Prices in dollars, and the throughput to compute costs with.
 
     Raises:
-        ValueError: A value is negative or not finite.
+        UsageError: A value is negative or not finite.
     """
 
     gpu_hour: float | None = None
@@ -143,13 +126,11 @@ class HardwarePrices:
     """Output tokens a second of the whole server; None takes the measured value, if this very plan was
     measured.
     """
-    hosted: float = field(default_factory=_hosted_price)
-    """Price of a million output tokens at the hosted API."""
 
     def __post_init__(self) -> None:
-        for value in (self.gpu_hour, self.tokens_per_second, self.hosted):
+        for value in (self.gpu_hour, self.tokens_per_second):
             if value is not None and not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{value} is neither a price nor a number of tokens a second")
+                raise UsageError(f"{value} is neither a price nor a number of tokens a second")
 
 
 @dataclass(frozen=True)
@@ -157,11 +138,9 @@ class Cost:
     """Cost of a plan; None means unknown. Spot prices change often."""
 
     dollars_per_hour: float | None
-    """Price of all GPUs for an hour."""
     spot_dollars_per_hour: float | None
     """The same at spot prices."""
     price_source: str
-    """Where the price comes from."""
     tokens_per_second: float | None
     """Output tokens a second: given, or of one stream if this very plan was measured."""
     throughput_source: str
@@ -171,7 +150,6 @@ class Cost:
     not measured.
     """
     dollars_per_million: float | None
-    """Dollars for a million output tokens."""
     hosted_dollars_per_million: float
     """Price of a million output tokens at the hosted API."""
     breakeven_tokens_per_second: float | None
@@ -182,20 +160,10 @@ NO_COST = Cost(None, None, "unknown", None, "not measured", None, None, 0.0, Non
 """The cost of a plan that is not offered."""
 
 
-@dataclass(frozen=True)
-class Memory:
+@dataclass(frozen=True, kw_only=True)
+class Memory(GpuMemory):
     """Memory of each GPU, in bytes."""
 
-    total: int
-    """Memory as a process sees it."""
-    allowed: int
-    """Memory that the engine may use: the sum of `weights`, `other` and `kv`."""
-    weights: int
-    """Weights."""
-    other: int
-    """Activations, CUDA graphs and buffers."""
-    kv: int
-    """KV cache."""
     kv_spare: int
     """Part of `kv` that one sequence as long as the context does not use."""
     free: int
@@ -213,7 +181,6 @@ class Plan(Setup):
     fleet: Fleet
     """The GPUs that were asked for; the plan may use a part of them."""
     wish: PlanRequest
-    """What the user wants."""
     ep: bool
     """True if each GPU has whole experts, False if it has a slice of each."""
     utilisation: float
@@ -225,11 +192,8 @@ class Plan(Setup):
     tight: bool
     """True if the memory settings leave little reserve."""
     batch: Batch
-    """Batch sizes that the engine is prepared for."""
     draft: Draft | None
-    """Draft model; None without one."""
     room: GpuMemory
-    """How the memory of a GPU divides."""
     predicted: bool = True
     """False if the memory of the checkpoint's widths is not known."""
     barred: Sequence[KnownIssue] = ()
@@ -245,7 +209,7 @@ class Plan(Setup):
     @property
     def setup(self) -> Setup:
         """The plan as the table of traps reads it."""
-        return Setup(**{one.name: getattr(self, one.name) for one in fields(Setup)})
+        return Setup(**{setting.name: getattr(self, setting.name) for setting in fields(Setup)})
 
     @property
     def recipe(self) -> str:
@@ -261,6 +225,17 @@ class Plan(Setup):
     def checkpoint(self) -> str | None:
         """Checkpoint on Hugging Face; None if none is known."""
         return CHECKPOINTS.get(self.precision)
+
+    @property
+    def draft_model(self) -> str | None:
+        """Folder or name of the draft; None without one."""
+        return None if self.draft is None else self.draft.model
+
+    @property
+    def measured(self) -> bool:
+        """Whether the times of `speed` were measured with this very plan."""
+        plan = (self.gpus, self.engine, self.precision, self.tp, self.draft, self.wish.shape)
+        return plan == (MEASURED_GPUS, EngineKind.VLLM, Precision.MXFP8, MEASURED_TP, None, M3)
 
     @property
     def split(self) -> Split:
@@ -315,11 +290,16 @@ class Plan(Setup):
     @property
     def host_cache(self) -> HostCache | None:
         """KV cache in the machine's memory; None without one."""
-        size, kept = self.wish.host_cache, self.sequences
-        if not size:
+        if not self.wish.host_cache:
             return None
-        return host_cache(
-            size, token=self.room.token, ranks=self.tp, nodes=self.nodes, sequence=self.sequence, kept=kept
+        token = self.room.token * self.tp
+        tokens = self.wish.host_cache * self.nodes // token
+        return HostCache(
+            bytes=self.wish.host_cache,
+            token=token,
+            tokens=tokens,
+            pays_from=self.sequences + 1,
+            sequences=max(self.sequences, tokens // self.sequence),
         )
 
     @property
@@ -343,15 +323,11 @@ class Plan(Setup):
         """Memory of each GPU."""
         room = self.room
         return Memory(
-            room.total,
-            room.allowed,
-            room.weights,
-            room.other,
-            room.kv,
-            room.kv - room.token * self.context,
-            room.total - room.allowed,
-            self.unasked - self.outside,
-            self.fleet.gpu.measured,
+            **vars(room),
+            kv_spare=room.kv - room.token * self.context,
+            free=room.total - room.allowed,
+            outside_spare=self.unasked - self.outside,
+            measured_total=self.fleet.gpu.measured,
         )
 
     @property
@@ -388,12 +364,12 @@ class Plan(Setup):
 
     def json(self) -> dict[str, object]:
         """Return the plan as JSON types."""
-        found = {name: getattr(self, _FIELDS.get(name, name)) for name in _JSON}
-        found |= {"max_num_batched_tokens": self.batch.tokens, "draft_tokens": self.batch.drafted}
-        found |= {"cudagraph_capture_sizes": self.batch.graphs, "concurrency": round(self.concurrency, 2)}
+        values = {name: getattr(self, _FIELDS.get(name, name)) for name in _JSON}
+        values |= {"max_num_batched_tokens": self.batch.tokens, "draft_tokens": self.batch.drafted}
+        values |= {"cudagraph_capture_sizes": self.batch.graphs, "concurrency": round(self.concurrency, 2)}
         return {
             name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-            for name, value in found.items()
+            for name, value in values.items()
         }
 
 
@@ -413,17 +389,12 @@ class Refusal:
     """Why a precision cannot be served."""
 
     precision: Precision
-    """The precision."""
     reason: str
-    """The reason, with numbers."""
     tp: int
     """Tensor-parallel size of the layout that came nearest."""
     weights: int
-    """Bytes of weights on each GPU."""
     other: int
-    """Bytes on each GPU for activations, CUDA graphs and buffers."""
     allowed: int
-    """Bytes on each GPU that the engine may use."""
     lacking: int
     """Bytes of KV cache that are missing on each GPU."""
     kv_tokens: int
@@ -449,24 +420,25 @@ def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None)
         kind = candidate.kind
         if candidate.draft is not None:
             if candidate.enough and not candidate.tight:
-                drafting[kind] = min(candidate, drafting.get(kind, candidate), key=lambda one: one.rank)
+                drafting[kind] = min(candidate, drafting.get(kind, candidate), key=lambda plan: plan.rank)
             if only_advised:
                 continue
         if kind not in best or candidate.rank < best[kind].rank:
             best[kind] = candidate
-    found = sorted(best.values(), key=lambda one: one.rank)
+    found = sorted(best.values(), key=lambda plan: plan.rank)
     result = []
     for plan in found:
         with_draft = drafting.get(plan.kind)
         better = [_better_than(plan, found[1])] if plan is found[0] and len(found) > 1 else []
-        reasons = _reasons(plan, could_draft=wish.draft_here and with_draft is not None)
+        remarks = remarks_on(plan, with_draft, _PROFILES[0])
+        traps = (trap.sentence for trap in met(plan, Severity.WARN))
         result.append(
             replace(
                 plan,
                 cost=_cost(plan, prices),
-                reasons=(*better, *reasons),
-                warnings=tuple(_warnings(plan)),
-                advice=(*_advice(plan, with_draft), *_several(plan, found)),
+                reasons=(*better, *remarks["reason"]),
+                warnings=(*remarks["warning"], *traps),
+                advice=(*remarks["advice"], *_several(plan, found)),
             )
         )
     return result
@@ -474,15 +446,15 @@ def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None)
 
 def refusals(fleet: Fleet, wish: PlanRequest) -> list[Refusal]:
     """Return one refusal for each precision without a plan, in the order of preference."""
-    found: dict[Precision, Plan] = {}
+    closest: dict[Precision, Plan] = {}
     served: set[Precision] = set()
     for candidate in _candidates(fleet, wish):
         if candidate.fits:
             served.add(candidate.precision)
-        nearest = found.get(candidate.precision)
+        nearest = closest.get(candidate.precision)
         if nearest is None or candidate.closeness > nearest.closeness:
-            found[candidate.precision] = candidate
-    return [_refusal(nearest) for precision, nearest in found.items() if precision not in served]
+            closest[candidate.precision] = candidate
+    return [_refusal(nearest) for precision, nearest in closest.items() if precision not in served]
 
 
 def smallest(fleet: Fleet, wish: PlanRequest) -> Fleet | None:
@@ -503,8 +475,8 @@ def nearest(wish: PlanRequest) -> list[Fleet]:
 
     Of kinds with equal memory the result contains one.
     """
-    found = [enough for gpu in DOCUMENTED if (enough := smallest(Fleet(gpu, 1), wish)) is not None]
-    by_memory = {fleet.memory: fleet for fleet in reversed(found)}
+    fleets = [enough for gpu in DOCUMENTED if (enough := smallest(Fleet(gpu, 1), wish)) is not None]
+    by_memory = {fleet.memory: fleet for fleet in reversed(fleets)}
     return [by_memory[memory] for memory in sorted(by_memory)]
 
 
@@ -517,8 +489,8 @@ def longest_context(fleet: Fleet, wish: PlanRequest, sequences: int = 1) -> int:
     low, high = 0, LONGEST_CONTEXT // BLOCK
     while low < high:
         middle = (low + high + 1) // 2
-        found = plans(fleet, replace(wish, context=middle * BLOCK, typical=None))
-        if any(plan.sequences >= sequences for plan in found):
+        ways = plans(fleet, replace(wish, context=middle * BLOCK, typical=None))
+        if any(plan.sequences >= sequences for plan in ways):
             low = middle
         else:
             high = middle - 1
@@ -526,27 +498,22 @@ def longest_context(fleet: Fleet, wish: PlanRequest, sequences: int = 1) -> int:
 
 
 @dataclass(frozen=True)
-class _Profile:
+class Profile:
     """Memory settings of an engine. Both profiles were measured on four H200."""
 
     tight: bool
-    """True if the settings leave little reserve."""
     utilisation: float
-    """Share of the memory for the engine."""
     batched: int
     """Tokens of one step."""
     sequences: int
-    """Sequences in one step."""
 
 
-_PROFILES = (_Profile(False, 0.92, 8192, 8), _Profile(True, 0.965, 4096, 2))
-_CacheTypes = tuple[KvDtype, KvDtype]
-"""Types of the numbers in the KV cache: of keys and values, and of the index keys."""
+_PROFILES = (Profile(False, 0.92, 8192, 8), Profile(True, 0.965, 4096, 2))
 
 
 def _better_than(plan: Plan, other: Plan) -> str:
     """Say why a plan comes before another: the first part of `rank` in which they differ."""
-    said = (
+    reasons = (
         "it holds more of the sequences that were asked for",
         "it leaves more memory in reserve",
         f"{plan.engine} is preferred to {other.engine}",
@@ -564,7 +531,7 @@ def _better_than(plan: Plan, other: Plan) -> str:
     at = next(
         (at for at, (one, two) in enumerate(zip(plan.rank, other.rank, strict=True)) if one != two), None
     )
-    return "as good as the next plan" if at is None else f"better than the next plan: {said[at]}"
+    return "as good as the next plan" if at is None else f"better than the next plan: {reasons[at]}"
 
 
 def _refusal(plan: Plan) -> Refusal:
@@ -598,80 +565,13 @@ def _refusal(plan: Plan) -> Refusal:
     )
 
 
-def _reasons(plan: Plan, *, could_draft: bool) -> Iterator[str]:
-    """Yield why the plan has its place in the order."""
-    room, wish = plan.room, plan.wish
-    kv = KvDtype.FP8 if plan.fp8 else KvDtype.BF16
-    over = "GPU" if plan.tp == 1 else f"{plan.tp} GPUs"
-    over = f"{plan.count} GPUs for the experts, over {over} for the rest" if plan.dp > 1 else over
-    yield (
-        f"{plan.precision.upper()} weights are {gib(room.weights)} a GPU over {over}; with {gib(room.other)} for the "
-        f"engine's work {gib(room.kv)} are left for the cache: {room.tokens:,} tokens at {room.token:,} bytes"
-    )
-    yield (
-        f"beside one sequence of {wish.context:,} tokens, the cache has room for {room.tokens - wish.context:,} more "
-        f"({gib(room.kv - room.token * wish.context)} a GPU)"
-    )
-    if not plan.enough:
-        yield (
-            f"it holds {plan.sequences} of the {wish.concurrency} sequences of {wish.sequence:,} tokens wanted at "
-            "a time; the others wait"
-        )
-    unfit = "the workload does not fit" if plan.enough else "fewer sequences fit"
-    if plan.msa:
-        yield "fp8 cache and fp8 index keys, as in the recipe"
-    elif plan.fp8:
-        yield f"fp8 cache: in bf16 {unfit} into the same memory"
-    if plan.index_dtype == KvDtype.FP8 and not plan.msa:
-        wider = kv_bytes_per_token(wish.shape, plan.tp, kv)
-        yield (
-            f"fp8 index keys: a token takes {room.token:,} bytes a GPU instead of {wider:,}; with bf16 index keys "
-            f"{unfit} into the same memory"
-        )
-    if plan.draft is not None:
-        yield (
-            f"a draft proposes {plan.batch.drafted} tokens at a time and M3 verifies them: published gains for few "
-            f"sequences are 1.4 to 2.4 times the speed; it takes {gib(plan.draft.weight_bytes(plan.tp))} a GPU "
-            f"and {plan.draft.token_bytes(plan.tp, kv):,} bytes a token"
-        )
-    if (host := plan.host_cache) is not None:
-        yield (
-            f"the host cache of {host.bytes / GIGABYTE:,.0f} GB holds {host.tokens:,} tokens at {host.token:,} bytes; it "
-            f"pays from {host.pays_from} sequences of {wish.sequence:,} tokens at a time, and {host.sequences} keep "
-            "their prefix"
-        )
-    if plan.tight:
-        yield (
-            f"memory use is set high (utilisation {plan.utilisation:g}, {plan.batch.tokens:,} tokens a step): with "
-            f"{_PROFILES[0].utilisation:g} and {_PROFILES[0].batched:,} the workload does not fit"
-        )
-    if plan.draft is None and could_draft and not plan.fp8:
-        yield (
-            "no draft, because beside it the workload does not fit with a bf16 cache; a draft fits with an fp8 cache "
-            "(--draft on)"
-        )
-
-
-def _advice(plan: Plan, drafting: Plan | None) -> Iterator[str]:
-    """Yield what would make the server better, and needs the user's decision."""
-    wish = plan.wish
-    if drafting is None or drafting.draft is None or plan.draft is not None or wish.draft_here:
-        return
-    fp8 = "an fp8 cache and " if drafting.fp8 != plan.fp8 else ""
-    yield (
-        f"a draft pays here: --draft on uses {fp8}{drafting.draft.model}, a third party's model, and downloads it; "
-        f"published gains for few sequences are 1.4 to 2.4 times the speed, and {drafting.room.tokens:,} tokens of cache "
-        "are left"
-    )
-
-
-def _several(plan: Plan, found: Sequence[Plan]) -> Iterator[str]:
+def _several(plan: Plan, ordered: Sequence[Plan]) -> Iterator[str]:
     """Yield how several servers use all GPUs, if a part of them is enough for one: prefixes then stay in their server."""
     fleet = plan.fleet
-    alone = [one for one in found if one.nodes == 1 and one.dp == 1 and one.count * 2 <= fleet.count]
+    alone = [other for other in ordered if other.nodes == other.dp == 1 and other.count * 2 <= fleet.count]
     if not alone or (plan.nodes == 1 and plan.count * 2 > fleet.count):
         return
-    each = max(alone, key=lambda one: (one.count, one.sequences))
+    each = max(alone, key=lambda other: (other.count, other.sequences))
     servers = fleet.count // each.count
     tight = ", with little reserve of memory" if each.tight else ""
     yield (
@@ -680,136 +580,115 @@ def _several(plan: Plan, found: Sequence[Plan]) -> Iterator[str]:
     )
 
 
-def _warnings(plan: Plan) -> Iterator[str]:
-    """Yield what the user should know before the start."""
-    wish = plan.wish
-    if plan.count < plan.fleet.count:
-        yield f"{plan.fleet.count - plan.count} of the {plan.fleet.count} GPUs stay unused"
-    if plan.room.tokens < plan.wish.context * (1 + ERROR):
-        safe = int(plan.room.tokens / (1 + ERROR)) // BLOCK * BLOCK
-        yield (
-            f"narrow margin: the prediction is accurate to {ERROR:.0%} and less than that is spare; if the engine does "
-            f"not start, a context of {safe:,} is safe"
-        )
-    gpu = plan.fleet.gpu
-    if not gpu.known:
-        yield f"whether M3's kernels run on the {gpu.name} is unknown: the plan assumes a GPU like H200"
-    if not gpu.measured and gpu.source != GIVEN:
-        yield f"the memory of the {gpu.name} was not measured: {gpu.source}"
-    if (host := plan.host_cache) is not None:
-        if wish.concurrency < host.pays_from:
-            yield (
-                f"the GPUs' cache holds {plan.sequences} sequences and {wish.concurrency} were asked for, so the host "
-                "cache gains nothing: leave out --host-cache, or say the number with --concurrency"
-            )
-        elif host.sequences <= plan.sequences:
-            least = math.ceil((plan.sequences + 1) * wish.sequence * host.token / plan.nodes / GIGABYTE)
-            yield (
-                f"the host cache holds {host.tokens // wish.sequence} sequences, the GPUs' cache {plan.sequences}, and what the "
-                f"GPUs hold is in it too, so it gains nothing: give --host-cache {least} or more"
-            )
-        yield (
-            f"each machine needs {host.bytes / GIGABYTE:,.0f} GB of memory that cannot be swapped out, as much room in "
-            "its shared memory, and more for reading the checkpoint"
-        )
-    if plan.precision in (Precision.NVFP4, Precision.INT4):
-        unknown = (
-            "" if plan.precision in CHECKPOINTS else f"no {plan.precision.upper()} checkpoint is known, and "
-        )
-        yield f"{unknown}which layers of another {plan.precision.upper()} checkpoint are in how many bits is assumed"
-    if plan.wish.vision:
-        yield "the memory of the image encoder was measured for images of 578 tokens only; more is kept for larger ones"
-    for trap in met(plan, Severity.WARN):
-        yield trap.sentence
+@dataclass(frozen=True)
+class _Way:
+    """A combination of what the planner tries, without memory settings."""
+
+    fleet: Fleet
+    wish: PlanRequest
+    engine: EngineKind
+    precision: Precision
+    split: Split
+    nodes: int
+    kv: KvDtype = KvDtype.BF16
+    index: KvDtype = KvDtype.BF16
+    draft: Draft | None = None
+
+    @property
+    def row(self) -> ArchitectureRow:
+        """What the engines have for the GPUs."""
+        return ARCHITECTURES[self.fleet.gpu.architecture]
+
+    @property
+    def msa(self) -> bool:
+        """Whether TensorRT-LLM's msa kernels are planned: in its recipe for one node."""
+        return self.engine is EngineKind.TRTLLM and self.nodes == 1
+
+    @property
+    def loaded_as(self) -> Precision:
+        """The precision in which the weights lie in the GPUs' memory.
+
+        CDNA3 has no units for MXFP8, and vLLM converts such weights to BF16 when it loads them (vLLM 0.24 to 0.33,
+        VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD).
+        """
+        emulated = self.engine is EngineKind.VLLM and self.row.name is Architecture.CDNA3
+        return Precision.BF16 if emulated and self.precision is Precision.MXFP8 else self.precision
+
+    def caches(self) -> Iterator[tuple[KvDtype, KvDtype]]:
+        """Yield the types of the cache that an engine has here, of keys and values and of index keys; for MXFP4 the published ones."""
+        if self.msa:
+            yield KvDtype.FP8, KvDtype.FP8
+        elif self.precision is Precision.MXFP4 or not self.row.fp8_cache:
+            yield KvDtype.BF16, KvDtype.BF16
+        else:
+            yield from ((kv, KvDtype.BF16) for kv in KvDtype)
+            if self.engine is EngineKind.VLLM and self.row.has_fp8_index(self.wish.version):
+                yield KvDtype.FP8, KvDtype.FP8
+
+    def drafts(self) -> Iterator[Draft | None]:
+        """Yield the draft, or None, or both; without being asked for, a draft is for few sequences on one rank."""
+        wish, pays = self.wish, self.engine is EngineKind.VLLM and self.split.dp == self.nodes == 1
+        if wish.host_cache and wish.version is not None and Version(wish.version) < Version(FIRST_WITH_DRAFT):
+            pays = False
+        if wish.draft_use is not DraftUse.ON:
+            yield None
+        auto = wish.draft_use is DraftUse.AUTO and pays and wish.concurrency <= FEW_STREAMS
+        if wish.draft_use is DraftUse.ON or auto:
+            yield wish.draft
+
+
+def _ways(fleet: Fleet, wish: PlanRequest) -> Iterator[_Way]:
+    """Yield every combination of engine, precision, layout, cache and draft."""
+    offered = ARCHITECTURES[fleet.gpu.architecture].precisions
+    for engine in _ENGINES if wish.engine is None else (wish.engine,):
+        for precision in offered if wish.precision is None else (wish.precision,):
+            for split, nodes in _splits(engine, fleet, precision):
+                way = _Way(fleet, wish, engine, precision, split, nodes)
+                for (kv, index), draft in product(way.caches(), way.drafts()):
+                    yield replace(way, kv=kv, index=index, draft=draft)
 
 
 def _candidates(fleet: Fleet, wish: PlanRequest) -> Iterator[Plan]:
-    """Yield every combination of engine, precision, layout, cache, draft and memory settings, whether or not it fits."""
-    offered = (
-        ARCHITECTURES[fleet.gpu.architecture].precisions if wish.precision is None else (wish.precision,)
-    )
-    for engine in _ENGINES if wish.engine is None else (wish.engine,):
-        for precision in offered:
-            for split, nodes in _splits(engine, fleet, precision):
-                for cache in _cache_types(fleet, wish, engine, precision, msa=_msa(engine, nodes)):
-                    for draft in _drafts(wish, engine, split, nodes):
-                        setup = _setup(fleet, wish, engine, precision, split, nodes, cache, draft)
-                        barred = met(setup, Severity.REFUSE)
-                        for profile in _PROFILES if engine is EngineKind.VLLM else _PROFILES[:1]:
-                            yield _sized(fleet, wish, setup, split, cache, draft, profile, barred)
-
-
-def _drafts(wish: PlanRequest, engine: EngineKind, split: Split, nodes: int) -> Iterator[Draft | None]:
-    """Yield the draft, or None, or both; without being asked for, a draft is for few sequences on one rank."""
-    pays = engine is EngineKind.VLLM and split.dp == nodes == 1 and wish.concurrency <= FEW_STREAMS
-    if wish.host_cache and wish.version is not None and Version(wish.version) < Version(FIRST_WITH_DRAFT):
-        pays = False
-    if wish.draft_use is not DraftUse.ON:
-        yield None
-    if wish.draft_use is DraftUse.ON or (wish.draft_use is DraftUse.AUTO and pays):
-        yield wish.draft
-
-
-def _msa(engine: EngineKind, nodes: int) -> bool:
-    """Return whether TensorRT-LLM's msa kernels are planned: in its recipe for one node."""
-    return engine is EngineKind.TRTLLM and nodes == 1
-
-
-def _cache_types(
-    fleet: Fleet, wish: PlanRequest, engine: EngineKind, precision: Precision, *, msa: bool
-) -> Iterator[_CacheTypes]:
-    """Yield the types of the cache that an engine has on these GPUs; for MXFP4 those whose accuracy is published."""
-    if msa:
-        yield KvDtype.FP8, KvDtype.FP8
-        return
-    if precision is Precision.MXFP4 or not ARCHITECTURES[fleet.gpu.architecture].fp8_cache:
-        yield KvDtype.BF16, KvDtype.BF16
-        return
-    yield from ((kv, KvDtype.BF16) for kv in KvDtype)
-    if engine is EngineKind.VLLM and ARCHITECTURES[fleet.gpu.architecture].has_fp8_index(wish.version):
-        yield KvDtype.FP8, KvDtype.FP8
+    """Yield every way with all memory settings, whether or not it fits."""
+    for way in _ways(fleet, wish):
+        setup = _setup(way)
+        barred = met(setup, Severity.REFUSE)
+        for profile in _PROFILES if way.engine is EngineKind.VLLM else _PROFILES[:1]:
+            yield _sized(way, setup, profile, barred)
 
 
 def _splits(engine: EngineKind, fleet: Fleet, precision: Precision) -> Iterator[tuple[Split, int]]:
     """Yield every way to spread the model over these GPUs or some of them, with the number of nodes."""
-    if engine is EngineKind.SGLANG:
-        row = ARCHITECTURES[fleet.gpu.architecture]
-        if not row.sglang_precisions or precision in row.sglang_precisions:
-            yield from ((Split(tp, ep=True), 1) for tp in row.sglang_tp if tp <= fleet.per_node)
-        return
-    if engine is EngineKind.TRTLLM and precision is Precision.NVFP4:
-        if fleet.gpu.name in _MSA_GPUS:
-            yield from ((Split(tp), 1) for tp in (4, 8) if tp <= fleet.per_node)
-        return
-    if engine is EngineKind.TRTLLM:
-        if fleet.gpu.architecture is Architecture.BLACKWELL and fleet.nodes >= 2 and fleet.per_node >= 4:
-            yield Split(8, ep=True), 2
-        return
+    row = ARCHITECTURES[fleet.gpu.architecture]
+    documented: Sequence[int] = ()  # tensor-parallel sizes of an engine's documents, on one node
+    if engine is EngineKind.VLLM:
+        yield from _vllm_splits(fleet)
+    elif engine is EngineKind.SGLANG:
+        documented = row.sglang_tp if precision in (row.sglang_precisions or (precision,)) else ()
+    elif precision is Precision.NVFP4:
+        documented = fleet.gpu.trtllm_tp
+    elif row.name is Architecture.BLACKWELL and fleet.nodes >= 2 and fleet.per_node >= 4:
+        yield Split(8, ep=True), 2
+    ep = engine is EngineKind.SGLANG
+    yield from ((Split(tp, ep=ep), 1) for tp in documented if tp <= fleet.per_node)
+
+
+def _vllm_splits(fleet: Fleet) -> Iterator[tuple[Split, int]]:
     powers = [2**power for power in range(7)]
     for tp in filter(possible_tp, powers):
         if tp <= fleet.per_node:
             yield Split(tp), 1
-        for dp in powers[1:]:
-            # Above TP4 KV heads are copies, so data-parallel ranks hold more tokens.
-            if tp <= 4 and tp * dp <= fleet.per_node:
-                yield Split(tp, dp, ep=True), 1
+        # Above TP4 KV heads are copies, so data-parallel ranks hold more tokens.
+        ranks = powers[1:] if tp <= 4 else ()
+        yield from ((Split(tp, dp, ep=True), 1) for dp in ranks if tp * dp <= fleet.per_node)
         for nodes in powers[1:]:
             if nodes <= fleet.nodes and tp % nodes == 0 and tp // nodes <= fleet.per_node:
                 yield Split(tp), nodes
 
 
-def _sized(
-    fleet: Fleet,
-    wish: PlanRequest,
-    setup: Setup,
-    split: Split,
-    cache: _CacheTypes,
-    draft: Draft | None,
-    profile: _Profile,
-    barred: list[KnownIssue],
-) -> Plan:
+def _sized(way: _Way, setup: Setup, profile: Profile, barred: list[KnownIssue]) -> Plan:
     """Return a setup with memory settings and its memory."""
-    engine, (kv, index) = setup.engine, cache
+    fleet, wish, split, draft = way.fleet, way.wish, way.split, way.draft
     sequences = max(profile.sequences, wish.concurrency)
     drafted = DRAFT_TOKENS if draft is not None else 0
     # The sizes count tokens, and each sequence has the drafted tokens and one more in a step.
@@ -823,22 +702,22 @@ def _sized(
     more = (0, 0, 0)
     if draft is not None:
         activations = draft.activation_bytes(batch.tokens, split.tp)
-        more = (draft.weight_bytes(split.tp), activations, draft.token_bytes(split.tp, kv))
-    found = room(
+        more = (draft.weight_bytes(split.tp), activations, draft.token_bytes(split.tp, way.kv))
+    memory = room(
         total,
         utilisation,
         split=split,
-        precision=_loaded_as(engine, fleet, setup.precision),
-        kv=kv,
-        index=index,
+        precision=way.loaded_as,
+        kv=way.kv,
+        index=way.index,
         batch=batch,
         positions=max(wish.context, NATIVE_CONTEXT),
         vision=wish.vision,
         shape=wish.shape,
         more=more,
     )
-    if engine is not EngineKind.VLLM:
-        utilisation, found = _other_engine(engine, found, outside, msa=setup.msa)
+    if way.engine is not EngineKind.VLLM:
+        utilisation, memory = _other_engine(way, memory, outside)
     known: dict[str, Any] = {**vars(setup), "max_num_seqs": sequences}
     return Plan(
         **known,
@@ -849,133 +728,92 @@ def _sized(
         tight=profile.tight,
         batch=batch,
         draft=draft,
-        room=found,
+        room=memory,
         barred=barred,
     )
 
 
-def _loaded_as(engine: EngineKind, fleet: Fleet, precision: Precision) -> Precision:
-    """Return the precision in which the weights lie in the GPUs' memory.
-
-    CDNA3 has no units for MXFP8, and vLLM converts such weights to BF16 when it loads them (vLLM 0.24 to 0.33,
-    VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD).
-    """
-    emulated = engine is EngineKind.VLLM and fleet.gpu.architecture is Architecture.CDNA3
-    return Precision.BF16 if emulated and precision is Precision.MXFP8 else precision
-
-
-def _other_engine(
-    engine: EngineKind, found: GpuMemory, outside: int, *, msa: bool
-) -> tuple[float, GpuMemory]:
-    """Return the share of memory for the engine's own option, and how its memory divides.
-
-    Both follow the engine's documentation; they are assumed, not measured.
-    """
-    if engine is EngineKind.SGLANG:
-        kv = int(_SGLANG_SHARE * found.total) - found.weights
+def _other_engine(way: _Way, memory: GpuMemory, outside: int) -> tuple[float, GpuMemory]:
+    """Return the share of memory for the engine's own option, and how its memory divides, both as documented, not measured."""
+    if way.engine is EngineKind.SGLANG:
+        kv = int(_SGLANG_SHARE * memory.total) - memory.weights
         share = _SGLANG_SHARE
     else:
-        share = _MSA_SHARE if msa else _TRTLLM_SHARE
-        kv = int(share * (found.total - outside - found.weights - found.other))
-    return share, GpuMemory(
-        found.total, found.weights + found.other + kv, found.weights, found.other, kv, found.token
-    )
+        share = _MSA_SHARE if way.msa else _TRTLLM_SHARE
+        kv = int(share * (memory.total - outside - memory.weights - memory.other))
+    return share, replace(memory, allowed=memory.weights + memory.other + kv, kv=kv)
 
 
-def _setup(
-    fleet: Fleet,
-    wish: PlanRequest,
-    engine: EngineKind,
-    precision: Precision,
-    split: Split,
-    nodes: int,
-    cache: _CacheTypes,
-    draft: Draft | None,
-) -> Setup:
-    amd = fleet.gpu.vendor is Vendor.AMD
-    long = wish.context > NATIVE_CONTEXT
-    vllm_on_amd = amd and engine is EngineKind.VLLM
-    row = ARCHITECTURES[fleet.gpu.architecture]
-    env = dict(row.vllm_env) if engine is EngineKind.VLLM else {}
-    if env and precision is Precision.MXFP8:
-        env |= row.vllm_mxfp8_env
-    if vllm_on_amd and long:
-        env["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
-    fp8 = "fp8_e4m3" if engine is EngineKind.SGLANG else "fp8"
+def _setup(way: _Way) -> Setup:
+    gpu, wish, engine, draft = way.fleet.gpu, way.wish, way.engine, way.draft
+    amd, vllm = gpu.vendor is Vendor.AMD, engine is EngineKind.VLLM
+    rope = Rope.YARN if amd else Rope.EXTENDED
+    called = ENGINES[engine]
     return Setup(
         engine=engine,
-        vendor=fleet.gpu.vendor,
-        architecture=fleet.gpu.architecture,
-        gpu=fleet.gpu.name,
-        precision=precision,
+        vendor=gpu.vendor,
+        architecture=gpu.architecture,
+        gpu=gpu.name,
+        precision=way.precision,
         context=wish.context,
-        kv_dtype=fp8 if cache[0] is KvDtype.FP8 else "auto",
-        index_dtype=cache[1],
-        rope=(Rope.YARN if amd else Rope.EXTENDED) if long else Rope.NATIVE,
+        kv_dtype=called.planned_fp8 if way.kv is KvDtype.FP8 else "auto",
+        index_dtype=way.index,
+        rope=rope if wish.context > NATIVE_CONTEXT else Rope.NATIVE,
         text_only=not wish.vision,
         encoder_parallel=wish.vision,
-        attention_backend="TRITON_ATTN" if vllm_on_amd else None,
-        moe_backend="emulation" if precision is Precision.MXFP4 else None,
-        parser="minimax-m3" if engine is EngineKind.SGLANG else "minimax_m3",
-        nodes=nodes,
-        tp=split.tp,
-        dp=split.dp,
+        attention_backend="TRITON_ATTN" if amd and vllm else None,
+        moe_backend="emulation" if way.precision is Precision.MXFP4 else None,
+        parser=called.planned_parser,
+        nodes=way.nodes,
+        tp=way.split.tp,
+        dp=way.split.dp,
         trust_remote_code=engine is EngineKind.TRTLLM,
         assumed_parameters=TOTAL_PARAMETERS,
         draft_method=None if draft is None else DRAFT_METHOD,
         draft_kv_heads=None if draft is None else draft.kv_heads,
-        draft_backend=None if draft is None else draft_backend(fleet.gpu.vendor),
-        offload=_OFFLOADS[engine] if wish.host_cache else None,
-        load_failure=RECOMPUTE if wish.host_cache and engine is EngineKind.VLLM else None,
-        msa=_msa(engine, nodes),
-        env=env,
+        draft_backend=None if draft is None else draft_backend(gpu.vendor),
+        offload=called.planned_offload if wish.host_cache else None,
+        load_failure=RECOMPUTE if wish.host_cache and vllm else None,
+        msa=way.msa,
+        env=_vllm_env(way) if vllm else {},
     )
 
 
-def _throughput(plan: Plan) -> tuple[float | None, bool, str]:
-    """Return the output tokens a second of one stream, whether this very plan was measured, and the source.
-
-    The stream is as long as the typical sequence. The number is None for a checkpoint of other widths than M3's.
-    """
-    if plan.wish.shape != M3:
-        return None, False, "not measured"
-    measured = was_measured(
-        gpus=plan.gpus,
-        engine=plan.engine,
-        precision=plan.precision,
-        tp=plan.tp,
-        draft=plan.draft is not None,
-    )
-    return (
-        1 / seconds_between(plan.sequence),
-        measured,
-        source(plan.gpus, measured=measured),
-    )
+def _vllm_env(way: _Way) -> dict[str, str]:
+    env = dict(way.row.vllm_env)
+    if env and way.precision is Precision.MXFP8:
+        env |= way.row.vllm_mxfp8_env
+    if way.fleet.gpu.vendor is Vendor.AMD and way.wish.context > NATIVE_CONTEXT:
+        env["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
+    return env
 
 
 def _cost(plan: Plan, prices: HardwarePrices) -> Cost:
-    gpu = plan.fleet.gpu
-    each = gpu.on_demand if prices.gpu_hour is None else prices.gpu_hour
-    price_source = (
-        "given"
-        if prices.gpu_hour is not None
-        else f"on demand, {gpu.prices}"
-        if each is not None
-        else "unknown"
-    )
+    gpu, given = plan.fleet.gpu, prices.gpu_hour is not None
+    each = prices.gpu_hour if given else gpu.on_demand
+    documented = "unknown" if each is None else f"on demand, {gpu.prices}"
     hour = None if each is None else each * plan.count
-    stream, measured, speed_source = _throughput(plan)
-    speed = stream if measured else None
+    stream, speed_source = None, "not measured"
+    if plan.wish.shape == M3:  # the times hold for M3's widths only
+        stream, speed_source = 1 / seconds_between(plan.sequence), source(plan.gpus, measured=plan.measured)
+    known = known_model("MiniMax-M3")
+    hosted = 0.0 if known is None else known.completion
+    speed = stream if plan.measured else None
     if prices.tokens_per_second is not None:
         speed, speed_source = prices.tokens_per_second, "given"
     return Cost(
-        hour,
-        None if gpu.spot is None or prices.gpu_hour is not None else gpu.spot * plan.count,
-        price_source,
-        speed,
-        speed_source,
-        stream,
-        None if hour is None or not speed else hour / (speed * 3600) * 1e6,
-        prices.hosted,
-        None if hour is None or not prices.hosted else hour / (prices.hosted * 3600) * 1e6,
+        dollars_per_hour=hour,
+        spot_dollars_per_hour=None if gpu.spot is None or given else gpu.spot * plan.count,
+        price_source="given" if given else documented,
+        tokens_per_second=speed,
+        throughput_source=speed_source,
+        stream_tokens_per_second=stream,
+        dollars_per_million=_millions_an_hour(hour, speed),
+        hosted_dollars_per_million=hosted,
+        breakeven_tokens_per_second=_millions_an_hour(hour, hosted),
     )
+
+
+def _millions_an_hour(hour: float | None, divisor: float | None) -> float | None:
+    """Divide the price of an hour by a speed, which gives the price of a million tokens, or by that price, which gives the speed."""
+    return None if hour is None or not divisor else hour / (divisor * 3600) * 1e6

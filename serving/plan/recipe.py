@@ -16,6 +16,7 @@ from m3agent.serving.facts.table import Row, rows
 from m3agent.serving.plan.command import command_line
 from m3agent.serving.plan.kinds import Precision
 from m3agent.serving.plan.known_issues import Setup, Wanted, applies
+from m3agent.util.errors import UsageError
 
 Engine = Literal["vllm", "sglang", "trtllm", "dynamo"]
 Vendor = Literal["nvidia", "amd"]
@@ -25,12 +26,7 @@ MXFP8 = "MiniMaxAI/MiniMax-M3-MXFP8"
 MXFP4 = "amd/MiniMax-M3-MXFP4"
 NVFP4 = "nvidia/MiniMax-M3-NVFP4"
 
-CHECKPOINTS = {
-    Precision.NVFP4: NVFP4,
-    Precision.BF16: BF16,
-    Precision.MXFP8: MXFP8,
-    Precision.MXFP4: MXFP4,
-}
+CHECKPOINTS = {Precision.NVFP4: NVFP4, Precision.BF16: BF16, Precision.MXFP8: MXFP8, Precision.MXFP4: MXFP4}
 """Published checkpoints by the precision of their weights. For other precisions we know none: the user brings one."""
 
 LICENCE = f"https://huggingface.co/{BF16}/blob/main/LICENSE"
@@ -55,23 +51,18 @@ class Recipe(Row):
     name: str
     engine: Engine
     vendor: Vendor = "nvidia"
-    """Manufacturer of the GPUs."""
     checkpoint: str
-    """Checkpoint on Hugging Face, or a folder."""
     gpus: int
     """Number of GPUs on all nodes together."""
     argv: Annotated[tuple[str, ...], BeforeValidator(_words)]
     """The whole command as printed, with the program."""
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Environment of the command."""
     files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Text of the files that the command reads, by name; `{command}` stands for the command with its variables."""
     image: str | None = None
-    """Container image."""
     verified: bool = False
     """True if the newest option listing of the engine accepts the command with the overlay's changes."""
     notes: str = ""
-    """Remarks for users."""
     refused: str | None = None
     """Why this recipe is never planned; None if it may be."""
     only: str = ""
@@ -114,7 +105,7 @@ def recipe(name: str) -> Recipe:
     """Return the recipe with this name.
 
     Raises:
-        ValueError: There is no such recipe; the message names the nearest ones.
+        UsageError: There is no such recipe; the message names the nearest ones.
     """
     for known in RECIPES:
         if known.name == name:
@@ -122,4 +113,4 @@ def recipe(name: str) -> Recipe:
     names = [known.name for known in RECIPES]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`m3agent plan --recipe list` names all."
-    raise ValueError(f"There is no recipe {name!r}; {hint}")
+    raise UsageError(f"There is no recipe {name!r}; {hint}")

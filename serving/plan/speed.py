@@ -51,14 +51,7 @@ class Speed:
     @property
     def source(self) -> str:
         """Where the times come from, and whether they hold for this plan."""
-        plan = self.plan
-        draft = plan.draft is not None
-        return source(
-            plan.gpus,
-            measured=was_measured(
-                gpus=plan.gpus, engine=plan.engine, precision=plan.precision, tp=plan.tp, draft=draft
-            ),
-        )
+        return source(self.plan.gpus, measured=self.plan.measured)
 
 
 def seconds_between(tokens: int) -> float:
@@ -66,18 +59,8 @@ def seconds_between(tokens: int) -> float:
     return _between(tokens, _BETWEEN)
 
 
-def was_measured(*, gpus: str, engine: str, precision: str, tp: int, draft: bool) -> bool:
-    """Return whether the times were measured with this very plan."""
-    return (gpus, engine, precision, tp, draft) == (MEASURED_GPUS, "vllm", "mxfp8", MEASURED_TP, False)
-
-
 def source(gpus: str, *, measured: bool) -> str:
-    """Return where the times come from.
-
-    Args:
-        gpus: The GPUs, as `parse_gpus` reads them.
-        measured: Whether this very plan was measured.
-    """
+    """Return where the times come from."""
     if measured:
         return f"from measurements on {_SETUP}"
     if _is_measured_kind(gpus):

@@ -18,7 +18,7 @@ from benchmarks.gpu.planted import FAULTS, PlantingProxy
 from benchmarks.gpu.proxy import ScriptingProxy
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from m3agent.serving.check.partial_prefix import partial_prefix_check
+from m3agent.serving.check.prefix_checks import partial_prefix_check
 from m3agent.serving.check.reasoning_check import reasoning_check
 from m3agent.serving.check.script import expression
 from m3agent.serving.client.endpoint import Endpoint

@@ -266,13 +266,8 @@ def test_failure_of_a_background_server_is_reported(machine: Machine) -> None:
     assert "m3agent: " in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
-    ("log", "said"),
-    [
-        ("vllm-context-source", "--context"),
-        ("hub-gated-run", "licence"),
-    ],
+    ("log", "said"), [("vllm-context-source", "--context"), ("hub-gated-run", "licence")]
 )
 def test_an_engine_that_does_not_start_is_one_sentence(machine: Machine, log: str, said: str) -> None:
     machine.play |= {"log": str(LOGS / f"{log}.log"), "exit": 1}
@@ -391,30 +386,21 @@ def distribution(site: Path, name: str, version: str) -> None:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-@pytest.mark.integration
-def test_a_package_that_the_command_needs_is_missed_before_the_start(
-    machine: Machine, tmp_path: Path
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ({"vllm": "0.24.0", "fastokens": "0.1"}, "pip install 'fastokens>=0.3.2'"),
+        ({"vllm": "0.26.0"}, "vllm 0.26.0 is installed: vLLM 0.25 and 0.26 read the chosen blocks"),
+    ],
+)
+def test_versions_that_must_not_serve_m3_are_refused_before_the_start(
+    machine: Machine, tmp_path: Path, installed: dict[str, str], said: str
 ) -> None:
-    site = tmp_path / "site"
-    distribution(site, "vllm", "0.24.0")
-    distribution(site, "fastokens", "0.1")
+    for name, version in installed.items():
+        distribution(tmp_path / "site", name, version)
     machine.program("vllm", python_program("raise SystemExit('started')\n"))
-    done = machine.serve(PYTHONPATH=str(site))
-    assert (done.returncode, "pip install 'fastokens>=0.3.2'" in done.stderr) == (3, True)
-    assert "started" not in done.stderr
-
-
-@pytest.mark.integration
-def test_a_version_that_must_not_serve_m3_is_refused(machine: Machine, tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    distribution(site, "vllm", "0.26.0")
-    machine.program("vllm", python_program("raise SystemExit('started')\n"))
-    done = machine.serve(PYTHONPATH=str(site))
-    assert done.returncode == 3
-    assert (
-        "vllm 0.26.0 is installed: vLLM 0.25 and 0.26 read the chosen blocks in the wrong layout"
-        in done.stderr
-    )
+    done = machine.serve(PYTHONPATH=str(tmp_path / "site"))
+    assert (done.returncode, said in done.stderr, "started" in done.stderr) == (3, True, False)
 
 
 def test_without_a_gpu_the_embedded_engine_is_served_or_what_was_asked_is_refused(machine: Machine) -> None:
@@ -437,7 +423,6 @@ def test_without_a_gpu_the_embedded_engine_is_served_or_what_was_asked_is_refuse
     )
 
 
-@pytest.mark.integration
 def test_named_gpus_that_this_machine_lacks_are_named_again(machine: Machine) -> None:
     (machine.bin / "nvidia-smi").unlink()
     done = run("serve", "--gpus", "8xH200", env=machine.env(PATH=f"{machine.bin}:/usr/bin:/bin"))
@@ -445,7 +430,6 @@ def test_named_gpus_that_this_machine_lacks_are_named_again(machine: Machine) ->
     assert done.stderr.startswith("m3agent: this machine cannot serve on 8xH200: neither nvidia-smi nor")
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("named", [later(False), True])
 def test_a_dry_run_without_a_gpu_says_what_would_be_served(machine: Machine, named: bool) -> None:
     """The dry run starts nothing and ends; the command that it prints serves at the printed address."""
@@ -471,21 +455,18 @@ def test_a_dry_run_without_a_gpu_says_what_would_be_served(machine: Machine, nam
     assert machine.run("serve", "stop").returncode == 0
 
 
-@pytest.mark.integration
 def test_a_dry_run_of_a_recipe_says_how_many_gpus_it_is_for(machine: Machine) -> None:
     done = machine.run("serve", "--recipe", "vllm-nvidia-tp8", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "# GPUs         8\n" in done.stdout
 
 
-@pytest.mark.integration
 def test_the_example_of_an_engines_option_is_accepted(machine: Machine) -> None:
     [example] = [words for words, _ in EXAMPLES["m3agent serve"] if " -- " in words]
     done = machine.run("serve", "--gpus", "8xH200", "--dry-run", "--", *example.partition(" -- ")[2].split())
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.integration
 def test_a_dry_run_prints_what_a_shell_takes_and_starts_nothing(machine: Machine) -> None:
     done = machine.run("serve", "--gpus", "4xH200", "--context", "1048576", "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
@@ -651,7 +632,7 @@ def test_what_this_machine_lacks_is_refused(machine: Machine, words: str, said: 
     assert (done.returncode, said in done.stderr) == (3, True), done.stderr
 
 
-@pytest.mark.slow  # quick: test_a_version_that_must_not_serve_m3_is_refused
+@pytest.mark.slow  # quick: test_versions_that_must_not_serve_m3_are_refused_before_the_start
 def test_the_installed_version_decides_what_is_planned(machine: Machine, tmp_path: Path) -> None:
     for version, planned in (("0.24.0", False), ("0.33.0", True)):
         site = tmp_path / version
@@ -680,7 +661,6 @@ def fill(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.integration
 def test_a_full_disk_ends_no_server_and_keeps_none_from_ending(machine: Machine, small_disk: Path) -> None:
     process = machine.start()
     machine.ready(process)

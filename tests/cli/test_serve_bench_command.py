@@ -189,7 +189,6 @@ def test_the_key_is_sent(server: PacedServer) -> None:
     assert server.requests[-1].headers["authorization"] == "Bearer sesame"
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -228,7 +227,6 @@ def served(**options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.integration
 def test_a_server_that_dies_leaves_json_and_exit_code_four(tmp_path: Path) -> None:
     kept = tmp_path / "bench.json"
     with served(prefill=0, dies_after=5) as process:
@@ -243,7 +241,6 @@ def test_a_server_that_dies_leaves_json_and_exit_code_four(tmp_path: Path) -> No
     assert [len(row.requests) for row in result.rows] == [1, 1]
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interruption_keeps_the_measurements_so_far(tmp_path: Path, number: signal.Signals) -> None:
     kept = tmp_path / "bench.json"

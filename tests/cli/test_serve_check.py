@@ -51,7 +51,6 @@ def test_failed_checks_are_printed_with_the_remedy(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

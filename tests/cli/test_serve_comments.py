@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.cli.serve.comments import wrapped
+from m3agent.cli.serve.dry_run import wrapped
 
 SCRIPT = """# checkpoint   M3
 # memory       of 139.8 GiB a GPU: 52.4 GiB weights, 73.2 GiB cache, 3.0 GiB other

@@ -17,7 +17,7 @@ from m3agent.agent.forge.address import SERVERS
 from m3agent.agent.forge.api import MAX_RESPONSE
 from m3agent.agent.issue.load import Issue, load_issue
 from m3agent.serving.client.retry import API_ATTEMPTS
-from m3agent.serving.launch.engine import SECRETS
+from m3agent.serving.launch.server import SECRETS
 from m3agent.util.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
 from tests.servers.tracker import PNG, Page, TrackerServer
 

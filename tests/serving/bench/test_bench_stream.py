@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from m3agent.serving.bench.result import BenchRequest
-from m3agent.serving.bench.stream import read_stream, timed
+from m3agent.serving.bench.run import read_stream, timed
 from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import DeadlineExceeded, EndpointRefused, ModelServerError, StreamCut
 from tests.servers.misbehaving import Cut, MisbehavingServer, Reply, Silence, Stream, delta, finish, usage

@@ -20,8 +20,7 @@ from m3agent.serving.check.checklist import (
     version_check,
     workload_check,
 )
-from m3agent.serving.check.engine_state import EngineState, read_state
-from m3agent.serving.check.metrics import parse_metrics
+from m3agent.serving.check.engine_state import EngineState, parse_metrics, read_state
 from m3agent.serving.check.prefix_probe import Findings
 from m3agent.serving.client.endpoint import Endpoint, Flavour, probe
 from m3agent.serving.plan.planner import PlanRequest

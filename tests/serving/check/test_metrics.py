@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.serving.check.metrics import Sample, parse_metrics, total, values
+from m3agent.serving.check.engine_state import Sample, parse_metrics, total, values
 
 PAGE = (Path(__file__).parent / "vllm-0.24-metrics.txt").read_text()
 

@@ -57,11 +57,7 @@ async def test_one_bad_answer_is_forgiven() -> None:
     ("mind", "call_words", "trip_words"),
     [
         ("wrong value", '"value": 48214} instead of', ""),
-        (
-            "forgetful",
-            "",
-            "the answer lacks the tool's result (73914): 'It reads nothing.', in 3 tries",
-        ),
+        ("forgetful", "", "the answer lacks the tool's result (73914): 'It reads nothing.', in 3 tries"),
         ("thoughtless", "", "the answer has no reasoning although thinking is enabled, in 3 tries"),
     ],
 )

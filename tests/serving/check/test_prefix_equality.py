@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from m3agent.serving.check.check import Check
-from m3agent.serving.check.partial_prefix import STEPS, partial_prefix_check
-from m3agent.serving.check.restored_prefix import LENGTH, restored_prefix_check
+from m3agent.serving.check.prefix_checks import LENGTH, STEPS, partial_prefix_check, restored_prefix_check
 from m3agent.serving.client.endpoint import Endpoint
 from tests.servers.prefixes import PrefixFault, PrefixServer
 

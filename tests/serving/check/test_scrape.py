@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from m3agent.serving.check.metrics import parse_metrics
+from m3agent.serving.check.engine_state import parse_metrics
 from m3agent.serving.check.scrape import JOB, PANELS, alert_rules, dashboard, scrape_config
 from m3agent.serving.client.endpoint import Endpoint, Flavour
 

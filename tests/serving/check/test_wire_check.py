@@ -83,20 +83,14 @@ async def test_a_server_with_a_draft_takes_no_logit_bias(encode: Encode) -> None
     assert [found[name].ok for name in WIRE] == [True, True, True]
 
 
-@pytest.mark.parametrize(
-    ("flavour", "option"),
-    [("vllm", "enable_in_reasoning"), ("sglang", "")],
-)
+@pytest.mark.parametrize(("flavour", "option"), [("vllm", "enable_in_reasoning"), ("sglang", "")])
 async def test_a_grammar_that_does_not_bind_thinking(
     flavour: Literal["vllm", "sglang"], option: str, encode: Encode
 ) -> None:
     with ForcedServer(flavour=flavour, encode=encode) as server:
         found = await checked(server)
     check = found["thinking enabled"]
-    assert (check.ok, check.detail) == (
-        None,
-        "not tried: this server applies no grammar during thinking",
-    )
+    assert (check.ok, check.detail) == (None, "not tried: this server applies no grammar during thinking")
     assert option in check.fix and bool(option) == bool(check.fix)
     assert found["thinking adaptive"].ok and found["no thinking"].ok
 

@@ -12,13 +12,14 @@ from m3agent.serving.check.scrape import PanelRow
 from m3agent.serving.client.models import ModelRow
 from m3agent.serving.errors import TableError
 from m3agent.serving.facts.table import TABLES, Condition, parse_rows, raw_rows, raw_text, rows, within
-from m3agent.serving.launch.fault_rows import EndRow, FaultRow
+from m3agent.serving.launch.engine_faults import EndRow, FaultRow
 from m3agent.serving.launch.load_signs import Sign
 from m3agent.serving.plan.engines import EngineRow
 from m3agent.serving.plan.gpus import ArchitectureRow, Gpu
 from m3agent.serving.plan.known_issues import KnownIssue, VersionRow
 from m3agent.serving.plan.overlay import ChangeRow
 from m3agent.serving.plan.recipe import Recipe
+from m3agent.serving.plan.remarks import Remark
 
 KINDS: dict[str, Any] = {
     "engines": EngineRow,
@@ -33,6 +34,7 @@ KINDS: dict[str, Any] = {
     "ends": EndRow,
     "models": ModelRow,
     "panels": PanelRow,
+    "remarks": Remark,
 }
 
 

@@ -53,12 +53,7 @@ def with_text(**changes: object) -> dict[str, Any]:
 def test_a_folder_says_what_it_is(tmp_path: Path) -> None:
     found = read_checkpoint(str(folder_of(tmp_path, CONFIG, "model.safetensors")), {})
     assert found.name == str(tmp_path / "m3")
-    assert (found.shape, found.precision, found.positions, found.whole) == (
-        M3,
-        Precision.BF16,
-        524_288,
-        True,
-    )
+    assert (found.shape, found.precision, found.positions, found.whole) == (M3, Precision.BF16, 524_288, True)
     offline = {"HF_HUB_OFFLINE": "1"}
     assert lacking_weights(found, Precision.BF16, offline, download=False) is None, "nothing is fetched"
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.launch.container import container_command, container_start, gpu_options
-from m3agent.serving.launch.errors import LaunchError
+from m3agent.serving.launch.container import container_start, gpu_options
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.recipe import recipe
+from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.conftest import docker_here
 from tests.servers.engine_image import engine_image
 from tests.servers.seen import PATIENCE
@@ -174,7 +174,7 @@ def test_a_checkpoint_in_hugging_faces_cache_brings_the_cache(
 
 def test_models_may_be_elsewhere_than_the_rest_of_hugging_faces_cache(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "models")}
-    start = container_command(job(), image="i:1", name="n", folder=tmp_path, environ=environ)
+    start = container_start(job(), image="i:1", name="n", folder=tmp_path, environ=environ, ready=False)
     for place in (tmp_path / "models", tmp_path / ".cache" / "huggingface"):
         assert f"type=bind,source={place},target={place}" in start.argv
     assert start.env["HF_HUB_CACHE"] == str(tmp_path / "models")
@@ -203,7 +203,7 @@ def test_a_draft_comes_with_the_checkpoint(image: str, folder: Path, own_state: 
 @pytest.mark.docker
 def test_missing_image_is_an_error_without_pull(folder: Path, image: str) -> None:
     missing = f"{NAME}-none:1"
-    with pytest.raises(LaunchError, match=f"pull it with `docker pull {missing}`"):
+    with pytest.raises(EnvironmentFault, match=f"pull it with `docker pull {missing}`"):
         container_start(job(), image=missing, name=f"{NAME}-6", folder=folder, environ=os.environ)
     start = container_start(
         job(), image=missing, name=f"{NAME}-6", folder=folder, environ=os.environ, pull=True
@@ -219,7 +219,7 @@ def test_the_port_is_published_where_the_job_listens(image: str, folder: Path) -
         given = job(host=host)
         start = container_start(given, image=image, name="n", folder=folder, environ=os.environ)
         assert f"{shown}:{given.port}:{given.port}" in start.argv
-    with pytest.raises(ValueError, match="not a name like 'gpu-box'"):
+    with pytest.raises(UsageError, match="not a name like 'gpu-box'"):
         container_start(job(host="gpu-box"), image=image, name="n", folder=folder, environ=os.environ)
 
 
@@ -253,7 +253,7 @@ def test_a_recipe_that_brings_its_own_container_is_refused(
 ) -> None:
     known = recipe(name)
     given = EngineJob(known.engine, known.argv, known.env, {}, "127.0.0.1", 8000, 8)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(UsageError, match=said):
         container_start(given, image=image, name="n", folder=folder, environ=os.environ)
 
 
@@ -293,15 +293,11 @@ def test_nvidia_gpus_are_the_first_ones_or_those_that_are_visible() -> None:
     assert gpu_options(2, vendor="nvidia", environ={}) == ["--gpus", '"device=0,1"', *shared]
     visible = {"CUDA_VISIBLE_DEVICES": "4, GPU-5ab,7"}
     assert gpu_options(2, vendor="nvidia", environ=visible)[:2] == ["--gpus", '"device=4,GPU-5ab"']
-    assert gpu_options(2, vendor="nvidia", runtime="podman", environ=visible) == [
-        *("--device", "nvidia.com/gpu=4", "--device", "nvidia.com/gpu=GPU-5ab"),
-        *("--security-opt=label=disable", *shared),
-    ]
 
 
 def test_fewer_visible_gpus_than_are_needed_are_refused() -> None:
     for value in ("0,1", ""):
-        with pytest.raises(ValueError, match=f"4 GPUs are needed, and CUDA_VISIBLE_DEVICES={value} names"):
+        with pytest.raises(UsageError, match=f"4 GPUs are needed, and CUDA_VISIBLE_DEVICES={value} names"):
             gpu_options(4, vendor="nvidia", environ={"CUDA_VISIBLE_DEVICES": value})
 
 
@@ -341,15 +337,11 @@ def program(folder: Path, text: str) -> dict[str, str]:
 def test_an_engine_that_does_not_answer_is_one_sentence(
     tmp_path: Path, folder: Path, text: str, said: str
 ) -> None:
-    with pytest.raises(LaunchError, match=said):
+    with pytest.raises(EnvironmentFault, match=said):
         container_start(job(), image="i", name="n", folder=folder, environ=program(tmp_path, text))
 
 
 @pytest.mark.integration
 def test_without_docker_it_says_where_to_get_it(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(LaunchError, match="There is no docker on this machine: install Docker"):
+    with pytest.raises(EnvironmentFault, match="There is no docker on this machine: install Docker"):
         container_start(job(), image="i", name="n", folder=folder, environ={"PATH": str(tmp_path)})
-    with pytest.raises(LaunchError, match="There is no podman"):
-        container_start(
-            job(), image="i", name="n", folder=folder, environ={"PATH": str(tmp_path)}, runtime="podman"
-        )

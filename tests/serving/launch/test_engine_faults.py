@@ -3,110 +3,130 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.serving.launch.engine_faults import Fault, FaultKind, LaunchContext, explain
+from m3agent.serving.launch.engine_faults import ROWS, Fault, explain
 from m3agent.serving.launch.engine_log import LogReader
-from m3agent.serving.launch.fault_rows import ROWS
+from m3agent.serving.launch.job import EngineJob
 
 LOGS = Path(__file__).parent / "logs"
 PAPER = Path(__file__).parents[3] / "docs" / "engines" / "failures.md"
-ASKED = LaunchContext(8000, "MiniMaxAI/MiniMax-M3", 1_048_576, 8, Path("/run/engine.log"))
+JOB = EngineJob("vllm", (), {}, {}, "127.0.0.1", 8000, 8, model="MiniMaxAI/MiniMax-M3")
+FILE = Path("/run/engine.log")
 
-CASES: dict[str, tuple[FaultKind, tuple[str, ...]]] = {
+CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     # logs of our runs of vLLM 0.24 and huggingface_hub 2.4
-    "vllm-core-killed-run": (FaultKind.DIED, ("while it was serving", "dmesg", "/run/engine.log")),
+    "vllm-core-killed-run": ("engine died", ("while it was serving", "dmesg", "/run/engine.log")),
     "vllm-memory-held-run": (
-        FaultKind.HELD,
+        "memory held by others",
         ("101.0 of the 139.8 GiB of GPU 0", "38.77", "125.82", "m3agent serve stop"),
     ),
-    "vllm-no-folder-run": (FaultKind.MODEL_MISSING, ("no model folder /models/nowhere",)),
-    "vllm-unknown-model-run": (FaultKind.MODEL_UNKNOWN, ("minimax_m9", "install vLLM 0.24.0")),
-    "vllm-choice-run": (FaultKind.VALUE, ("fp7", "--kv-cache-dtype", "fp8")),
-    "hub-gated-run": (FaultKind.GATED, ("MiniMaxAI/MiniMax-M3", "licence", "hf auth login")),
-    "hub-token-run": (FaultKind.GATED, ("refuses the token", "HF_TOKEN")),
-    "hub-missing-run": (FaultKind.MODEL_MISSING, ("no model MiniMaxAI/MiniMax-M3", "hf auth login")),
-    "hub-rate-run": (FaultKind.NETWORK, ("limits requests",)),
-    "hub-offline-run": (FaultKind.OFFLINE, ("unset HF_HUB_OFFLINE",)),
-    "hub-dns-run": (FaultKind.NETWORK, ("cannot be reached", "HTTPS_PROXY")),
-    "uvicorn-port-run": (FaultKind.PORT, ("Port 8000",)),
+    "vllm-no-folder-run": ("model not found", ("no model folder /models/nowhere",)),
+    "vllm-unknown-model-run": ("model unknown to the engine", ("minimax_m9", "install vLLM 0.24.0")),
+    "vllm-choice-run": ("value of an option", ("fp7", "--kv-cache-dtype", "fp8")),
+    "hub-gated-run": ("model gated", ("MiniMaxAI/MiniMax-M3", "licence", "hf auth login")),
+    "hub-token-run": ("model gated", ("refuses the token", "HF_TOKEN")),
+    "hub-missing-run": ("model not found", ("no model MiniMaxAI/MiniMax-M3", "hf auth login")),
+    "hub-rate-run": ("network", ("limits requests",)),
+    "hub-offline-run": ("offline", ("unset HF_HUB_OFFLINE",)),
+    "hub-dns-run": ("network", ("cannot be reached", "HTTPS_PROXY")),
+    "uvicorn-port-run": ("port", ("Port 8000",)),
     # logs pasted into issues
-    "vllm-port-issue9763": (FaultKind.PORT, ("Port 8000", "m3agent serve stop", "--port 8001")),
-    "vllm-rendezvous-port-issue11617": (FaultKind.PORT, ("internal communication", "start it again")),
-    "sglang-gated-pull14644": (FaultKind.GATED, ("hf auth login",)),
+    "vllm-port-issue9763": ("port", ("Port 8000", "m3agent serve stop", "--port 8001")),
+    "vllm-rendezvous-port-issue11617": ("port", ("internal communication", "start it again")),
+    "sglang-gated-pull14644": ("model gated", ("hf auth login",)),
     "sglang-capture-oom-issue5285": (
-        FaultKind.CAPTURING,
+        "out of memory while capturing",
         ("GPU 7", "448.00 MiB more", "187.75 MiB of 95.00 GiB", "CUDA graphs", "--context"),
     ),
-    "trtllm-cache-oom-issue5872": (FaultKind.CACHE, ("108.86 of 140.06 GiB", "free_gpu_memory_fraction")),
-    "vllm-memory-held-issue25837": (FaultKind.HELD, ("0.8 of the 4.0 GiB of GPU 0",)),
-    "vllm-context-issue16118": (FaultKind.CONTEXT, ("1,048,576 tokens needs 24.00 GiB", "--context 435584")),
-    "vllm-driver-pull2544": (FaultKind.DRIVER, ("CUDA up to 12.4", "newer driver")),
-    "vllm-architecture-issue14452": (FaultKind.ARCHITECTURE, ("no kernels for this kind of GPU",)),
-    "vllm-nccl-issue4618": (FaultKind.COMMUNICATION, ("8 GPUs", "NCCL_DEBUG=WARN")),
-    "vllm-shm-issue14537": (FaultKind.SHARED_MEMORY, ("--ipc=host",)),
-    "vllm-host-memory-issue9753": (FaultKind.HOST_MEMORY, ("not the GPUs'",)),
-    "sglang-nvlink-issue1961": (FaultKind.GPU_FAULT, ("its link is faulty",)),
+    "trtllm-cache-oom-issue5872": (
+        "no memory for the cache",
+        ("108.86 of 140.06 GiB", "free_gpu_memory_fraction"),
+    ),
+    "vllm-memory-held-issue25837": ("memory held by others", ("0.8 of the 4.0 GiB of GPU 0",)),
+    "vllm-context-issue16118": (
+        "context does not fit",
+        ("1,048,576 tokens needs 24.00 GiB", "--context 435584"),
+    ),
+    "vllm-driver-pull2544": ("driver", ("CUDA up to 12.4", "newer driver")),
+    "vllm-architecture-issue14452": ("GPU not supported", ("no kernels for this kind of GPU",)),
+    "vllm-nccl-issue4618": ("communication", ("8 GPUs", "NCCL_DEBUG=WARN")),
+    "vllm-shm-issue14537": ("shared memory", ("--ipc=host",)),
+    "vllm-host-memory-issue9753": ("host memory", ("not the GPUs'",)),
+    "sglang-nvlink-issue1961": ("GPU fault", ("its link is faulty",)),
     # logs made from the texts in the source code
-    "sglang-port-source": (FaultKind.PORT, ("Port 8000",)),
-    "hub-disk-source": (FaultKind.DISK, ("9.9 GB", "has 1.2 GB free", "HF_HOME")),
-    "linux-disk-source": (FaultKind.DISK, ("A disk is full",)),
-    "vllm-loading-oom-source": (FaultKind.LOADING, ("GPU 3", "weights were loaded", "2.25 GiB more")),
-    "vllm-profiling-oom-source": (FaultKind.PROFILING, ("a full batch", "512.00 MiB of 139.80 GiB")),
-    "vllm-sampler-oom-source": (FaultKind.PROFILING, ("A GPU ran out of memory", "--concurrency")),
-    "vllm-serving-oom-source": (FaultKind.SERVING, ("while it was serving", "1.50 GiB more")),
-    "sglang-memory-held-source": (FaultKind.HELD, ("some of the 8 GPUs",)),
-    "vllm-no-cache-source": (FaultKind.CACHE, ("no memory for the cache on 8 GPUs", "m3agent plan")),
-    "sglang-no-cache-source": (FaultKind.CACHE, ("no memory for the cache",)),
+    "sglang-port-source": ("port", ("Port 8000",)),
+    "hub-disk-source": ("disk full", ("9.9 GB", "has 1.2 GB free", "HF_HOME")),
+    "linux-disk-source": ("disk full", ("A disk is full",)),
+    "vllm-loading-oom-source": (
+        "out of memory while loading",
+        ("GPU 3", "weights were loaded", "2.25 GiB more"),
+    ),
+    "vllm-profiling-oom-source": (
+        "out of memory while profiling",
+        ("a full batch", "512.00 MiB of 139.80 GiB"),
+    ),
+    "vllm-sampler-oom-source": (
+        "out of memory while profiling",
+        ("A GPU ran out of memory", "--concurrency"),
+    ),
+    "vllm-serving-oom-source": ("out of memory while serving", ("while it was serving", "1.50 GiB more")),
+    "sglang-memory-held-source": ("memory held by others", ("some of the 8 GPUs",)),
+    "vllm-no-cache-source": (
+        "no memory for the cache",
+        ("no memory for the cache on 8 GPUs", "m3agent plan"),
+    ),
+    "sglang-no-cache-source": ("no memory for the cache", ("no memory for the cache",)),
     "vllm-context-source": (
-        FaultKind.CONTEXT,
+        "context does not fit",
         ("44.25 GiB", "33.19", "786,500 tokens would fit", "--context 786432"),
     ),
-    "vllm-positions-source": (FaultKind.POSITIONS, ("1,048,576", "524,288 positions", "--context 524288")),
-    "sglang-positions-source": (FaultKind.POSITIONS, ("524,288 positions", "SGLANG_ALLOW_OVERWRITE")),
-    "torch-no-gpu-source": (FaultKind.NO_GPU, ("sees no GPU", "nvidia-smi")),
-    "vllm-few-gpus-source": (FaultKind.NO_GPU, ("8 GPUs are wanted", "sees 4", "--gpus")),
-    "cuda-fabric-source": (FaultKind.NO_GPU, ("fabric manager",)),
-    "argparse-option-source": (FaultKind.OPTION, ("--enable-moe-ep",)),
-    "click-option-source": (FaultKind.OPTION, ("TensorRT-LLM does not know the option --block-size",)),
-    "argparse-value-source": (FaultKind.VALUE, ("--tp-size", "invalid int value: 'four'")),
-    "pydantic-value-source": (FaultKind.VALUE, ("CacheConfig", "less than or equal to 1")),
-    "vllm-parser-source": (FaultKind.PARSER, ("no tool call parser minimax-m3; take minimax_m3.",)),
-    "vllm-parser-old-source": (FaultKind.PARSER, ("reasoning parser minimax_m3; install vLLM 0.24.0",)),
-    "sglang-parser-source": (FaultKind.PARSER, ("minimax-m3-nom", "take minimax-m3.")),
-    "vllm-registry-source": (FaultKind.MODEL_UNKNOWN, ("MiniMaxM3SparseForConditionalGeneration",)),
-    "trtllm-registry-source": (FaultKind.MODEL_UNKNOWN, ("MiniMaxM3Sparse", "TensorRT-LLM 1.3.0rc20")),
-    "vllm-fastokens-source": (FaultKind.FASTOKENS, ("pip install 'fastokens>=0.3.2'",)),
-    "vllm-fastokens-old-source": (FaultKind.FASTOKENS, ("version 0.1.3", "pip install 'fastokens>=0.3.2'")),
-    "sglang-fastokens-source": (FaultKind.FASTOKENS, ("pip install 'fastokens>=0.3.2'",)),
-    "python-module-source": (FaultKind.MODULE, ("xgrammar",)),
-    "python-program-source": (FaultKind.PROGRAM, ("not installed",)),
-    "vllm-core-9-source": (FaultKind.HOST_MEMORY, ("not the GPUs'", "dmesg")),
-    "python-files-source": (FaultKind.FILES, ("ulimit -n",)),
-    "transformers-json-source": (FaultKind.CHECKPOINT, ("/models/m3/config.json",)),
-    "transformers-tokenizer-source": (FaultKind.CHECKPOINT, ("broken: the tokenizer in /models/m3;",)),
-    "transformers-file-source": (FaultKind.CHECKPOINT, ("/models/m3 has no preprocessor_config.json",)),
-    "vllm-no-config-source": (FaultKind.CHECKPOINT, ("/models/empty", "config.json")),
-    "vllm-no-weights-source": (FaultKind.CHECKPOINT, ("/models/m3 holds no weights",)),
-    "safetensors-source": (FaultKind.CHECKPOINT, ("MetadataIncompleteBuffer", "hf download")),
-    "vllm-quantisation-source": (FaultKind.QUANTISATION, ("modelopt_fp4", "capability 100", "they have 90")),
-    "vllm-quantisation-name-source": (FaultKind.QUANTISATION, ("mxfp8", "leave --quantization out")),
-    "transformers-remote-code-source": (
-        FaultKind.REMOTE_CODE,
-        ("Python code that comes with the checkpoint",),
+    "vllm-positions-source": (
+        "context beyond the model",
+        ("1,048,576", "524,288 positions", "--context 524288"),
     ),
-    "docker-port-source": (FaultKind.PORT, ("Port 8000",)),
-    "docker-gpus-source": (FaultKind.NO_GPU, ("NVIDIA Container Toolkit",)),
-    "slurm-time-source": (FaultKind.SLURM, ("TIME LIMIT", "more time")),
-    "slurm-refused-source": (FaultKind.SLURM, ("invalid partition specified: gpus", "sinfo")),
-    "python-permission-source": (FaultKind.PERMISSION, ("/root/.cache/huggingface/hub", "HF_HOME")),
-    "cuda-illegal-source": (FaultKind.GPU_FAULT, ("kernel of vLLM failed", "/run/engine.log")),
+    "sglang-positions-source": ("context beyond the model", ("524,288 positions", "SGLANG_ALLOW_OVERWRITE")),
+    "torch-no-gpu-source": ("no GPU", ("sees no GPU", "nvidia-smi")),
+    "vllm-few-gpus-source": ("no GPU", ("8 GPUs are wanted", "sees 4", "--gpus")),
+    "cuda-fabric-source": ("no GPU", ("fabric manager",)),
+    "argparse-option-source": ("unknown option", ("--enable-moe-ep",)),
+    "click-option-source": ("unknown option", ("TensorRT-LLM does not know the option --block-size",)),
+    "argparse-value-source": ("value of an option", ("--tp-size", "invalid int value: 'four'")),
+    "pydantic-value-source": ("value of an option", ("CacheConfig", "less than or equal to 1")),
+    "vllm-parser-source": ("unknown parser", ("no tool call parser minimax-m3; take minimax_m3.",)),
+    "vllm-parser-old-source": ("unknown parser", ("reasoning parser minimax_m3; install vLLM 0.24.0",)),
+    "sglang-parser-source": ("unknown parser", ("minimax-m3-nom", "take minimax-m3.")),
+    "vllm-registry-source": ("model unknown to the engine", ("MiniMaxM3SparseForConditionalGeneration",)),
+    "trtllm-registry-source": ("model unknown to the engine", ("MiniMaxM3Sparse", "TensorRT-LLM 1.3.0rc20")),
+    "vllm-fastokens-source": ("fastokens missing", ("pip install 'fastokens>=0.3.2'",)),
+    "vllm-fastokens-old-source": ("fastokens missing", ("version 0.1.3", "pip install 'fastokens>=0.3.2'")),
+    "sglang-fastokens-source": ("fastokens missing", ("pip install 'fastokens>=0.3.2'",)),
+    "python-module-source": ("module missing", ("xgrammar",)),
+    "python-program-source": ("program missing", ("not installed",)),
+    "vllm-core-9-source": ("host memory", ("not the GPUs'", "dmesg")),
+    "python-files-source": ("open files", ("ulimit -n",)),
+    "transformers-json-source": ("checkpoint broken", ("/models/m3/config.json",)),
+    "transformers-tokenizer-source": ("checkpoint broken", ("broken: the tokenizer in /models/m3;",)),
+    "transformers-file-source": ("checkpoint broken", ("/models/m3 has no preprocessor_config.json",)),
+    "vllm-no-config-source": ("checkpoint broken", ("/models/empty", "config.json")),
+    "vllm-no-weights-source": ("checkpoint broken", ("/models/m3 holds no weights",)),
+    "safetensors-source": ("checkpoint broken", ("MetadataIncompleteBuffer", "hf download")),
+    "vllm-quantisation-source": ("quantisation", ("modelopt_fp4", "capability 100", "they have 90")),
+    "vllm-quantisation-name-source": ("quantisation", ("mxfp8", "leave --quantization out")),
+    "transformers-remote-code-source": ("remote code", ("Python code that comes with the checkpoint",)),
+    "docker-port-source": ("port", ("Port 8000",)),
+    "docker-gpus-source": ("no GPU", ("NVIDIA Container Toolkit",)),
+    "slurm-time-source": ("Slurm", ("TIME LIMIT", "more time")),
+    "slurm-refused-source": ("Slurm", ("invalid partition specified: gpus", "sinfo")),
+    "python-permission-source": ("permission", ("/root/.cache/huggingface/hub", "HF_HOME")),
+    "cuda-illegal-source": ("GPU fault", ("kernel of vLLM failed", "/run/engine.log")),
     "vllm-unknown-source": (
-        FaultKind.UNKNOWN,
+        "unknown",
         ("exit code 1: RuntimeError: The stars are not right", "/run/engine.log"),
     ),
 }
@@ -145,8 +165,10 @@ def log(name: str) -> str:
     return re.sub(r"\nexit \d+\n$", "\n", (LOGS / f"{name}.log").read_text(encoding="utf-8"))
 
 
-def explained(text: str | LogReader | Path, exit_code: int | None = 1, engine: str = "vllm") -> Fault:
-    return explain(engine, text, exit_code, ASKED)
+def explained(text: str | bytes, exit_code: int | None = 1, engine: str = "vllm") -> Fault:
+    reader = LogReader(engine)
+    reader.feed(text.encode(errors="replace") if isinstance(text, str) else text)
+    return explain(replace(JOB, engine=engine), reader, exit_code, FILE)
 
 
 def test_every_log_has_its_case_and_its_origin() -> None:
@@ -162,7 +184,7 @@ def test_every_log_has_its_case_and_its_origin() -> None:
 def test_a_log_becomes_one_sentence_with_its_numbers(name: str) -> None:
     kind, parts = CASES[name]
     fault = explained(log(name), engine=engine_of(name))
-    assert fault.kind is kind, fault
+    assert fault.kind == kind, fault
     assert all(part in fault.sentence for part in parts), fault.sentence
     assert "\n" not in fault.sentence
     assert fault.sentence.endswith(".")
@@ -194,39 +216,39 @@ def test_every_row_is_hit_by_a_log() -> None:
 @pytest.mark.parametrize(
     ("message", "kind", "part"),
     [
-        ("OSError: [Errno 99] Cannot assign requested address", FaultKind.ADDRESS, "--host"),
+        ("OSError: [Errno 99] Cannot assign requested address", "address", "--host"),
         (
             "ERROR:    [Errno 13] error while attempting to bind on address ('0.0.0.0', 80): permission denied",
-            FaultKind.ADDRESS,
+            "address",
             "--port 8000",
         ),
         (
             "OSError: acme/none is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
-            FaultKind.MODEL_MISSING,
+            "model not found",
             "neither a folder",
         ),
         (
             "RuntimeError: Error 803: system has unsupported display driver / cuda driver combination",
-            FaultKind.DRIVER,
+            "driver",
             "newer driver",
         ),
         (
             "RuntimeError: The NVIDIA driver on your system is too old (found version 12020).",
-            FaultKind.DRIVER,
+            "driver",
             "supports CUDA up to 12.2,",
         ),
-        ("RuntimeError: CUDA error: invalid device ordinal", FaultKind.NO_GPU, "8 GPUs"),
-        ("ImportError: /opt/x.so: undefined symbol: _ZN3c104cuda", FaultKind.MODULE, "are incompatible"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "no GPU", "8 GPUs"),
+        ("ImportError: /opt/x.so: undefined symbol: _ZN3c104cuda", "module missing", "are incompatible"),
         (
             "KeyError: \"Reasoning parser 'x' not found. Available parsers: minimax_m3\"",
-            FaultKind.PARSER,
+            "unknown parser",
             "minimax_m3",
         ),
     ],
 )
-def test_rarer_texts_of_the_sources(message: str, kind: FaultKind, part: str) -> None:
+def test_rarer_texts_of_the_sources(message: str, kind: str, part: str) -> None:
     fault = explained(f"Traceback (most recent call last):\n{message}\n")
-    assert fault.kind is kind, fault
+    assert fault.kind == kind, fault
     assert part in fault.sentence
 
 
@@ -243,7 +265,7 @@ def test_the_cause_goes_before_what_follows_from_it() -> None:
         "Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 0.50 GiB is free.\n"
         + log("vllm-unknown-source")
     )
-    assert explained(text).kind is FaultKind.LOADING
+    assert explained(text).kind == "out of memory while loading"
 
 
 def test_the_source_of_a_python_warning_is_no_reason() -> None:
@@ -280,8 +302,8 @@ def test_harmless_messages_explain_nothing() -> None:
     text = log("vllm-good-run").partition("(APIServer pid=2336) INFO:     Started")[0]
     assert "Too many open files" in text
     assert "No module named" in text
-    assert explained(text).kind is FaultKind.UNKNOWN
-    assert explained(text, 0).kind is FaultKind.STOPPED
+    assert explained(text).kind == "unknown"
+    assert explained(text, 0).kind == "stopped"
 
 
 def test_requests_that_are_refused_do_not_explain_the_end() -> None:
@@ -292,8 +314,11 @@ def test_requests_that_are_refused_do_not_explain_the_end() -> None:
         + '(APIServer pid=1) INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 401 Unauthorized\n'
         + "(APIServer pid=1) json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)\n"
     )
-    assert explained(served + log("vllm-serving-oom-source").partition("\n")[2]).kind is FaultKind.SERVING
-    assert explained(served).kind not in (FaultKind.VALUE, FaultKind.GATED, FaultKind.CHECKPOINT)
+    assert (
+        explained(served + log("vllm-serving-oom-source").partition("\n")[2]).kind
+        == "out of memory while serving"
+    )
+    assert explained(served).kind not in ("value of an option", "model gated", "checkpoint broken")
 
 
 def test_a_flood_of_consequences_does_not_push_the_cause_out() -> None:
@@ -304,59 +329,41 @@ def test_a_flood_of_consequences_does_not_push_the_cause_out() -> None:
             f"(APIServer pid=1984) ERROR 11-22 01:28:22 [serving.py:{number}] EngineDeadError: request {number}\n"
             f"Traceback (most recent call last):\n  File x, line {number}\n".encode()
         )
-    assert explained(reader).kind is FaultKind.SERVING
+    assert explain(JOB, reader, 1, FILE).kind == "out of memory while serving"
 
 
 @pytest.mark.parametrize("code", [-9, 137])
 def test_kill_without_message_means_host_memory(code: int) -> None:
     text = log("vllm-good-run").partition("(EngineCore pid=2465) INFO 11-22 01:27:08")[0]
-    assert explained(text, code).kind is FaultKind.HOST_MEMORY
-    assert explained("", code).kind is FaultKind.HOST_MEMORY
+    assert explained(text, code).kind == "host memory"
+    assert explained("", code).kind == "host memory"
 
 
 @pytest.mark.parametrize(
     ("code", "kind", "part"),
     [
-        (127, FaultKind.PROGRAM, "not installed"),
-        (-7, FaultKind.SHARED_MEMORY, "--ipc=host"),
-        (139, FaultKind.GPU_FAULT, "signal 11"),
-        (143, FaultKind.STOPPED, "signal 15"),
-        (-2, FaultKind.STOPPED, "signal 2"),
-        (3, FaultKind.UNKNOWN, "exit code 3 and wrote nothing to /run/engine.log"),
-        (None, FaultKind.UNKNOWN, "unexpectedly"),
+        (127, "program missing", "not installed"),
+        (-7, "shared memory", "--ipc=host"),
+        (139, "GPU fault", "signal 11"),
+        (143, "stopped", "signal 15"),
+        (-2, "stopped", "signal 2"),
+        (3, "unknown", "exit code 3 and wrote nothing to /run/engine.log"),
+        (None, "unknown", "unexpectedly"),
     ],
 )
-def test_an_empty_log_leaves_the_exit_code(code: int | None, kind: FaultKind, part: str) -> None:
+def test_an_empty_log_leaves_the_exit_code(code: int | None, kind: str, part: str) -> None:
     fault = explained("", code)
-    assert fault.kind is kind
+    assert fault.kind == kind
     assert part in fault.sentence
 
 
 def test_sglang_kill_is_explained_by_the_childs_fault() -> None:
-    assert explained(log("sglang-no-cache-source"), -9, "sglang").kind is FaultKind.CACHE
+    assert explained(log("sglang-no-cache-source"), -9, "sglang").kind == "no memory for the cache"
 
 
-def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
-    gone = explained(tmp_path / "gone.log", 1)
-    assert (gone.kind, "No such file" in gone.sentence) == (FaultKind.LOG, True)
-    assert explained(tmp_path, 1).kind is FaultKind.LOG  # a folder cannot be read as a log
-    garbage = tmp_path / "garbage.log"
-    garbage.write_bytes(bytes(range(128, 256)) * 4000)
-    fault = explained(garbage, 1)
-    assert (fault.kind, "is not text" in fault.sentence) == (FaultKind.LOG, True)
-
-
-def test_a_very_long_log_is_read_from_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_START_BYTES", "_END_BYTES"):
-        monkeypatch.setattr(f"m3agent.serving.launch.engine_faults.{name}", 1 << 20)
-    path = tmp_path / "long.log"
-    request = b"(APIServer pid=1) INFO:     " + b"one of many " * 330 + b"\n"
-    path.write_bytes(
-        log("vllm-good-run").partition("/usr/lib/python3.12/multi")[0].encode()
-        + request * 700  # longer than the two parts that are read
-        + log("vllm-serving-oom-source").partition("\n")[2].encode()
-    )
-    assert explained(path, 1).kind is FaultKind.SERVING
+def test_a_log_that_is_not_text() -> None:
+    fault = explained(bytes(range(128, 256)) * 4000)
+    assert (fault.kind, "is not text" in fault.sentence) == ("log unreadable", True)
 
 
 def test_terminal_controls_do_not_reach_the_sentence() -> None:
@@ -373,7 +380,7 @@ def test_terminal_controls_do_not_reach_the_sentence() -> None:
 def test_every_log_gets_one_complete_sentence(data: bytes, engine: str, code: int | None) -> None:
     reader = LogReader(engine)
     reader.feed(data)
-    fault = explain(engine, reader, code, ASKED)
+    fault = explain(replace(JOB, engine=engine), reader, code, FILE)
     assert fault.sentence.endswith(".")
     assert fault.sentence.isprintable()
 

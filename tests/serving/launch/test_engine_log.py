@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m3agent.serving.launch import engine
-from m3agent.serving.launch.engine_log import ERROR_LINES, MOST_CHARACTERS, TAIL_LINES, LogReader
+from m3agent.serving.launch import server
+from m3agent.serving.launch.engine_log import ERROR_LINES, MOST_CHARACTERS, TAIL_LINES, LogReader, line_of
 from m3agent.serving.launch.load_signs import LoadPhase, LoadProgress
-from m3agent.serving.launch.log_line import line_of
 from m3agent.serving.launch.record import LAST_LOG, LOG
 
 LOGS = Path(__file__).parent / "logs"
@@ -43,12 +42,7 @@ def test_vllm_from_its_start_until_it_is_ready() -> None:
     assert reader.ready
     facts = reader.facts
     assert (facts.version, facts.kv_tokens, facts.max_concurrency) == ("0.24.0", 4_979_456, 37.99)
-    assert (facts.weights_gib, facts.load_seconds, facts.cache_gib, facts.graph_gib) == (
-        1.01,
-        0.179856,
-        40.36,
-        0.06,
-    )
+    assert (facts.weights_gib, facts.load_seconds, facts.cache_gib) == (1.01, 0.179856, 40.36)
     assert facts.backends[:2] == [
         "FLASH_ATTN attention backend",
         "MiniMax M3 sparse attention selected Triton (kv_cache_dtype=auto, topk_blocks=16)",
@@ -65,7 +59,6 @@ def test_vllm_loads_shards_and_compiles() -> None:
 def test_two_workers_that_say_the_same_are_shown_once() -> None:
     reader, news = read("vllm-two-workers-issue142-567", "vllm")
     assert counts(news, LoadPhase.GRAPHS) == [(2, 2), (3, 3)]
-    assert reader.facts.graph_gib == 0.46
     reader, news = read("sglang-two-ranks-pull17157", "sglang")
     assert counts(news, LoadPhase.GRAPHS) == [(0, 7), (1, 7)]
     assert len([one for one in news if one.phase is LoadPhase.MEMORY]) == 2
@@ -79,18 +72,14 @@ def test_sglang_is_ready_when_it_says_so_and_not_when_its_web_server_is() -> Non
     assert counts(reader.feed(before.encode()), LoadPhase.GRAPHS)[1:] == [(0, 23), (23, 23)]
     assert not reader.ready
     assert reader.feed((mark + after).encode()) == [LoadProgress(LoadPhase.READY)]
-    assert (reader.facts.kv_tokens, reader.facts.graph_gib) == (421_472, 0.61)
+    assert reader.facts.kv_tokens == 421_472
 
 
 def test_sglang_0_5_23() -> None:
     reader, news = read("sglang-0.5.23-source", "sglang")
     assert counts(news, LoadPhase.WEIGHTS) == [(0, 0), (0, 45), (20, 45), (45, 45)]
     assert counts(news, LoadPhase.GRAPHS) == [(0, 0), (0, 4), (4, 4)]
-    assert (reader.facts.weights_gib, reader.facts.load_seconds, reader.facts.graph_gib) == (
-        103.41,
-        229.12,
-        0.52,
-    )
+    assert (reader.facts.weights_gib, reader.facts.load_seconds) == (103.41, 229.12)
 
 
 def test_tensorrt_llm() -> None:
@@ -261,8 +250,8 @@ def test_arbitrary_bytes_never_raise(pieces: list[bytes], engine: str | None) ->
 def test_a_log_that_is_too_large_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(engine, "MOST_LOG_BYTES", 10)
-    process = engine.EngineProcess("vllm", MagicMock(), tmp_path)
+    monkeypatch.setattr(server, "MOST_LOG_BYTES", 10)
+    process = server.EngineProcess("vllm", MagicMock(), tmp_path)
     log, last = tmp_path / LOG, tmp_path / LAST_LOG
     log.write_bytes(b"x" * size)
     process.news()

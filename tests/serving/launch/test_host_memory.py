@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.serving.launch.host_memory import RESERVE, lacking_memory
+from m3agent.serving.launch.installed import RESERVE, lacking_memory
 
 MEMINFO = "MemTotal:       1056000000 kB\nMemFree:  1000 kB\nMemAvailable:   {} kB\nBuffers: 0 kB\n"
 

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from m3agent.cli.serve.fetch import FetchView
-from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.hub import HubFile, Snapshot, check_room, look_up
+from m3agent.util.errors import EnvironmentFault
 
 
 def test_without_its_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(LaunchError, match=r"install m3agent\[serve\]"):
+    with pytest.raises(EnvironmentFault, match=r"install m3agent\[serve\]"):
         look_up("someone/m3", None, None)
 
 
@@ -29,7 +29,7 @@ def test_the_disk_is_the_one_that_gets_the_files(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("shutil.disk_usage", usage)
     snapshot = Snapshot("someone/m3", "main", "0" * 40, [], tmp_path / "not" / "yet", None)
     assert check_room(snapshot, 60) == 60
-    with pytest.raises(LaunchError, match=r"needs 0\.0 GB more"):
+    with pytest.raises(EnvironmentFault, match=r"needs 0\.0 GB more"):
         check_room(snapshot, 61)
     assert asked == [tmp_path, tmp_path]
 

@@ -25,6 +25,7 @@ from m3agent.serving.plan.listing import listing, problems
 from m3agent.serving.plan.memory_model import GIB
 from m3agent.serving.plan.planner import PlanRequest, plans
 from m3agent.serving.plan.recipe import recipe
+from m3agent.util.errors import UsageError
 
 SCHEMAS = json.loads((Path(__file__).parent / "schemas" / "kubernetes.json").read_text())
 ARGV = ("vllm", "serve", "org/m3", "--block-size", "128", "--port", "9", "--host", "127.0.0.1")
@@ -202,5 +203,5 @@ def test_sglang_gets_its_key_as_an_option_and_no_scaler() -> None:
     ],
 )
 def test_what_cannot_run_there_is_refused(job: EngineJob, cluster: Cluster) -> None:
-    with pytest.raises(ValueError, match=r"leave out|take the files|name a checkpoint"):
+    with pytest.raises(UsageError, match=r"leave out|take the files|name a checkpoint"):
         kubernetes_files(job, cluster)

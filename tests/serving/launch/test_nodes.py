@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.serving.launch.job import EngineJob
-from m3agent.serving.launch.nodes import MASTER_PORT, as_node, node_commands
+from m3agent.serving.launch.nodes import MASTER_PORT, as_node
 from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.serving.plan.overlay import applied, overlay
 from m3agent.serving.plan.recipe import recipe
+from m3agent.util.errors import UsageError
 
-ADDRESSES = ["10.0.0.1", "10.0.0.2"]
 SPREAD = [
     ("vllm-nvidia-tp8", "vllm"),
     ("vllm-nvidia-dp8-ep", "vllm"),
@@ -36,24 +36,21 @@ def option(argv: tuple[str, ...], flag: str) -> tuple[str, ...]:
     return found[1:] if found else ()
 
 
+def nodes_of(job: EngineJob, master: str = "10.0.0.1") -> list[EngineJob]:
+    return [as_node(job, rank, master) for rank in range(2)]
+
+
 @pytest.mark.parametrize(("name", "engine"), SPREAD)
 def test_every_nodes_command_is_one_that_the_listed_versions_take(name: str, engine: str) -> None:
     for version in versions(engine):
         known = listing(engine, version)
         plain = problems(job_of(name).argv, known)
-        for command in node_commands(job_of(name), ADDRESSES):
-            assert problems(command.argv, known) == plain
-
-
-@pytest.mark.parametrize("version", versions("vllm"))
-def test_vllm_on_a_ray_cluster_is_one_that_the_listed_versions_take(version: str) -> None:
-    *_, serve = node_commands(job_of("vllm-nvidia-tp8"), ADDRESSES, executor="ray")
-    assert problems(serve.argv, listing("vllm", version)) == []
-    assert option(serve.argv, "--distributed-executor-backend") == ("ray",)
+        for node in nodes_of(job_of(name)):
+            assert problems(node.argv, known) == plain
 
 
 def test_vllms_first_node_serves_and_the_others_are_headless() -> None:
-    first, second = node_commands(job_of("vllm-nvidia-tp8"), ADDRESSES)
+    first, second = nodes_of(job_of("vllm-nvidia-tp8"))
     for command in (first, second):
         assert option(command.argv, "--nnodes") == ("2",)
         assert option(command.argv, "--master-addr") == ("10.0.0.1",)
@@ -61,38 +58,22 @@ def test_vllms_first_node_serves_and_the_others_are_headless() -> None:
     assert [option(command.argv, "--node-rank") for command in (first, second)] == [("0",), ("1",)]
     assert "--headless" not in first.argv
     assert "--headless" in second.argv
-    assert [(command.node, command.env["VLLM_HOST_IP"]) for command in (first, second)] == [
-        (address, address) for address in ADDRESSES
-    ]
     assert first.env["VLLM_USE_FASTOKENS"] == "1", "the job's own variables are there"
 
 
 def test_headless_node_gets_no_number_of_api_servers() -> None:
     plain = job_of("vllm-nvidia-tp8")
     many = EngineJob(**{**vars(plain), "argv": (*plain.argv, "--api-server-count", "4")})
-    first, second = node_commands(many, ADDRESSES)
+    first, second = nodes_of(many)
     assert option(first.argv, "--api-server-count") == ("4",)
     assert option(second.argv, "--api-server-count") == ()
 
 
 def test_sglang_meets_at_the_first_node() -> None:
-    first, second = node_commands(job_of("sglang-8gpu"), ["node1", "node2"], port=20000)
+    first, second = nodes_of(job_of("sglang-8gpu"), "node1:20000")
     for rank, command in enumerate((first, second)):
         assert option(command.argv, "--dist-init-addr") == ("node1:20000",)
         assert option(command.argv, "--node-rank") == (str(rank),)
-    assert "VLLM_HOST_IP" not in first.env
-
-
-def test_ray_is_started_on_each_node_before_vllm_is_on_the_first() -> None:
-    commands = node_commands(job_of("vllm-nvidia-tp8"), ADDRESSES, executor="ray")
-    assert [(command.node, command.argv[:3]) for command in commands] == [
-        ("10.0.0.1", ("ray", "start", "--head")),
-        ("10.0.0.2", ("ray", "start", "--block")),
-        ("10.0.0.1", ("vllm", "serve", "MiniMaxAI/MiniMax-M3")),
-    ]
-    assert "10.0.0.1:6379" in commands[1].argv
-    assert all("4" in command.argv for command in commands[:2]), "four GPUs on each of the two"
-    assert "--nnodes" not in commands[2].argv
 
 
 def test_numbering_twice_is_the_same_as_once() -> None:
@@ -122,7 +103,7 @@ def test_the_first_nodes_address_is_read_with_and_without_port(master: str, host
 def test_any_other_address_is_refused_in_a_sentence(master: str) -> None:
     try:
         argv = as_node(job_of("vllm-nvidia-tp8"), 0, master).argv
-    except ValueError as error:
+    except UsageError as error:
         assert ("is not an" if master else "--node-rank needs the") + " address of the first node" in str(
             error
         )
@@ -133,25 +114,17 @@ def test_any_other_address_is_refused_in_a_sentence(master: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes", "addresses", "said"),
+    ("name", "nodes", "rank", "said"),
     [
-        ("trtllm-gb200-2x4", 2, ADDRESSES, "Only Slurm"),
-        ("dynamo-vllm-agg", 2, ADDRESSES, "its own launch files"),
-        ("vllm-nvidia-tp8", 3, [*ADDRESSES, "10.0.0.3"], "cannot be divided evenly among 3 nodes"),
-        ("vllm-nvidia-tp8", 1, ["10.0.0.1"], "The plan has one node"),
-        ("vllm-nvidia-tp8", 2, ["10.0.0.1"], "name 2 addresses"),
-        ("vllm-nvidia-tp8", 2, ["10.0.0.1", "10.0.0.1"], "given twice"),
+        ("trtllm-gb200-2x4", 2, 0, "Only Slurm"),
+        ("dynamo-vllm-agg", 2, 0, "its own launch files"),
+        ("vllm-nvidia-tp8", 3, 0, "cannot be divided evenly among 3 nodes"),
+        ("vllm-nvidia-tp8", 1, 0, "The plan has one node"),
+        ("vllm-nvidia-tp8", 2, 2, "There is no node 2"),
     ],
 )
 def test_engines_that_cannot_use_several_nodes_are_refused(
-    name: str, nodes: int, addresses: list[str], said: str
+    name: str, nodes: int, rank: int, said: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
-        node_commands(job_of(name, nodes), addresses)
-
-
-def test_only_vllm_goes_by_ray_and_only_nodes_that_there_are_have_a_number() -> None:
-    with pytest.raises(ValueError, match="Ray can spread only vLLM"):
-        node_commands(job_of("sglang-8gpu"), ADDRESSES, executor="ray")
-    with pytest.raises(ValueError, match="There is no node 2"):
-        as_node(job_of("vllm-nvidia-tp8"), 2, "10.0.0.1")
+    with pytest.raises(UsageError, match=said):
+        as_node(job_of(name, nodes), rank, "10.0.0.1")

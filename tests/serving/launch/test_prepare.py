@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, with_options
+from m3agent.serving.launch.prepare import LaunchRequest, PreparedJob, prepare, with_options
 from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.gpus import GPUS, Fleet, parse_gpus
 from m3agent.serving.plan.kinds import DraftUse, EngineKind
@@ -18,6 +18,7 @@ from m3agent.serving.plan.known_issues import Severity, met
 from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.serving.plan.planner import PlanRequest, plans
 from m3agent.serving.plan.recipe import RECIPES, Recipe, recipe
+from m3agent.util.errors import UsageError
 
 KEY = "s3cret"
 SYNTHETIC = '{"method":"eagle3","model":"d","rejection_sample_method":"synthetic"}'
@@ -86,19 +87,19 @@ def test_a_host_cache_reaches_the_command_of_each_engine() -> None:
 
 def test_a_host_cache_that_corrupts_is_refused() -> None:
     environ = {"VLLM_USE_SIMPLE_KV_OFFLOAD": "1", "PATH": "/bin"}
-    with pytest.raises(OptionsError, match="garbles text under load"):
+    with pytest.raises(UsageError, match="garbles text under load"):
         planned("4xH200", LaunchRequest(environ=environ), host_cache=10**11)
     assert planned("4xH200", LaunchRequest(environ=environ)).setup is not None
-    with pytest.raises(OptionsError, match="nothing is found again"):
+    with pytest.raises(UsageError, match="nothing is found again"):
         planned("4xH200", LaunchRequest(options=("--no-enable-prefix-caching",)), host_cache=10**11)
     options = ("--kv-transfer-config", '{"kv_connector":"SimpleCPUOffloadConnector","kv_role":"kv_both"}')
-    with pytest.raises(OptionsError, match="garbles text under load"):
+    with pytest.raises(UsageError, match="garbles text under load"):
         planned("4xH200", LaunchRequest(options=options))
     options = ("--kv-offloading-size", "32")
     setup = planned("4xH200", LaunchRequest(options=options)).setup
     assert setup is not None
     assert setup.offload == "OffloadingConnector"
-    with pytest.raises(OptionsError, match="radix cache off"):
+    with pytest.raises(UsageError, match="radix cache off"):
         planned("8xB200", LaunchRequest(options=("--enable-hisparse",)), engine=EngineKind.SGLANG)
 
 
@@ -128,7 +129,7 @@ def test_a_plan_s_command_is_read_as_the_plan(gpu: str, use: DraftUse) -> None:
     ],
 )
 def test_a_trap_in_a_person_s_options_is_refused(options: tuple[str, ...], said: str) -> None:
-    with pytest.raises(OptionsError, match=said):
+    with pytest.raises(UsageError, match=said):
         planned("8xH200", LaunchRequest(options=options))
 
 
@@ -190,7 +191,7 @@ def test_every_plan_s_command_is_taken_by_the_engine_s_parser(gpu: str, context:
 @pytest.mark.parametrize("known", RECIPES, ids=lambda known: known.name)
 def test_every_recipe_gives_a_job_or_says_why_not(known: Recipe) -> None:
     if known.refused:
-        with pytest.raises(OptionsError, match="cannot be started"):
+        with pytest.raises(UsageError, match="cannot be started"):
             prepare(known, LaunchRequest())
         return
     job = prepare(known, LaunchRequest(port=8123)).job
@@ -244,12 +245,12 @@ def test_a_person_s_options_replace_ours_under_any_of_their_names() -> None:
 def test_options_that_the_engine_would_refuse_are_refused_before_it_starts(
     options: tuple[str, ...], said: str
 ) -> None:
-    with pytest.raises(OptionsError, match=said):
+    with pytest.raises(UsageError, match=said):
         planned("8xH200", LaunchRequest(options=options))
 
 
 def test_a_recipe_of_its_own_files_takes_no_options() -> None:
-    with pytest.raises(OptionsError, match="dynamo-vllm-agg has no options to set"):
+    with pytest.raises(UsageError, match="dynamo-vllm-agg has no options to set"):
         prepare(recipe("dynamo-vllm-agg"), LaunchRequest(options=("--max-num-seqs", "4")))
     assert prepare(recipe("dynamo-vllm-agg"), LaunchRequest()).job.argv == ("bash", "agg.sh")
 

@@ -19,6 +19,7 @@ from m3agent.serving.launch.server_set import (
     router_argv,
     set_files,
 )
+from m3agent.util.errors import UsageError
 from tests.conftest import python_program
 
 ARGV = (
@@ -79,9 +80,9 @@ def test_dynamo_has_a_frontend_and_workers_without_options_of_a_server() -> None
     assert " --tool-call-parser" not in script.replace("\n", " ")
     assert f"{CUDA}=4,5,6,7 python3 -m dynamo.vllm \\\n  --model org/m3" in script
     assert '"endpoint":"tcp://*:20081"' in script
-    with pytest.raises(ValueError, match="one machine"):
+    with pytest.raises(UsageError, match="one machine"):
         files(named_places("a,b"), "dynamo")
-    with pytest.raises(ValueError, match="asks for no key"):
+    with pytest.raises(UsageError, match="asks for no key"):
         files(local_places(2, 8, 8000), "dynamo", host="0.0.0.0")
 
 
@@ -90,7 +91,7 @@ def test_dynamo_has_a_frontend_and_workers_without_options_of_a_server() -> None
     [(1, 8, "out of range"), (65, 65, "out of range"), (3, 8, "cannot be divided evenly")],
 )
 def test_numbers_that_cannot_be(servers: int, gpus: int, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(UsageError, match=said):
         local_places(servers, gpus, 8000)
 
 
@@ -98,7 +99,7 @@ def test_numbers_that_cannot_be(servers: int, gpus: int, said: str) -> None:
     "text", ["gpu1", "gpu1,gpu1", "gpu1,", "a b,c", "gpu1,gpu2:99999", "http://a,b", "a;rm,b"]
 )
 def test_machines_that_cannot_be(text: str) -> None:
-    with pytest.raises(ValueError, match=r"write the servers like|different servers"):
+    with pytest.raises(UsageError, match=r"write the servers like|different servers"):
         named_places(text)
 
 

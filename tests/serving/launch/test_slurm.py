@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.slurm import OUTPUT, SCRIPT, SUBMIT, slurm_start
 from m3agent.serving.plan.recipe import recipe
+from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.servers.engine_image import script
 from tests.servers.seen import seen as answered
 from tests.servers.slurm import PATIENCE, OwnSlurm
@@ -89,7 +89,9 @@ def seen(start: Start) -> dict[str, Any]:
 def test_an_engine_runs_on_a_node_of_slurms_choice_with_its_gpus_and_its_secret(
     slurm: OwnSlurm, environ: dict[str, str], folder: Path
 ) -> None:
-    start = slurm_start(job("--tensor-parallel-size", "4"), folder=folder, environ=environ, time_limit="10")
+    start = slurm_start(
+        job("--tensor-parallel-size", "4"), folder=folder, environ=environ, extra=["--time=10"]
+    )
     with running(start, environ) as process:
         found = seen(start)
         asked = slurm.run("squeue", "--noheader", "--format=%D %l %b %h").split()
@@ -168,7 +170,7 @@ def test_a_job_that_waits_for_nodes_says_why(slurm: OwnSlurm, environ: dict[str,
 
 @pytest.mark.slow
 def test_refusal_of_slurm_is_in_the_log(environ: dict[str, str], folder: Path) -> None:
-    start = slurm_start(job(gpus=9), folder=folder, environ=environ, partition="nowhere")
+    start = slurm_start(job(gpus=9), folder=folder, environ=environ, extra=["--partition=nowhere"])
     with running(start, environ) as process:
         text = process.communicate(timeout=PATIENCE)[0].decode()
     assert process.returncode == 1
@@ -195,14 +197,14 @@ def with_programs(folder: Path, *programs: str) -> dict[str, str]:
 
 
 def test_missing_slurm_has_its_own_message(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(LaunchError, match="There is no squeue on this machine"):
+    with pytest.raises(EnvironmentFault, match="There is no squeue on this machine"):
         slurm_start(job(), folder=folder, environ=with_programs(tmp_path / "bin", "sbatch"))
 
 
 def test_a_server_that_only_its_own_node_would_reach_is_refused(tmp_path: Path, folder: Path) -> None:
     environ = with_programs(tmp_path / "bin", "sbatch", "squeue", "scancel")
     for host in ("127.0.0.1", "localhost", "::1"):
-        with pytest.raises(ValueError, match=r"--host 0\.0\.0\.0"):
+        with pytest.raises(UsageError, match=r"--host 0\.0\.0\.0"):
             slurm_start(job(host=host), folder=folder, environ=environ)
     assert not list(folder.iterdir())
 
@@ -214,7 +216,7 @@ def test_tensorrt_llm_keeps_its_srun_and_gets_this_jobs_folders(tmp_path: Path) 
     given = EngineJob(
         "trtllm", guide.argv, guide.env, guide.files, "0.0.0.0", 8000, 8, model=guide.checkpoint
     )
-    start = slurm_start(given, folder=tmp_path, environ=environ, account="m3")
+    start = slurm_start(given, folder=tmp_path, environ=environ, extra=["--account=m3"])
     assert start.env == {"MODEL": "/models/MiniMax-M3"}
     submit, text = (tmp_path / SUBMIT).read_text(), (tmp_path / SCRIPT).read_text()
     assert "--nodes=2 --ntasks-per-node=4 --gres=gpu:4 --account=m3" in submit
@@ -231,5 +233,5 @@ def test_tensorrt_llm_wants_the_checkpoint_in_a_folder(tmp_path: Path) -> None:
     environ = with_programs(tmp_path / "bin", "sbatch", "squeue", "scancel")
     guide = recipe("trtllm-gb200-2x4")
     given = EngineJob("trtllm", guide.argv, {"MODEL": guide.checkpoint}, guide.files, "0.0.0.0", 8000, 8)
-    with pytest.raises(ValueError, match="is not a folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         slurm_start(given, folder=tmp_path, environ=environ)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from m3agent.serving.plan.gpus import ALIASES, GPUS, Fleet, UnknownGpu, gpu_of_product, parse_gpus
 from m3agent.serving.plan.memory_model import GIB
+from m3agent.util.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_gpu_specs_that_people_write(text: str, name: str, nodes: int, per_node:
     ],
 )
 def test_anything_else_is_one_sentence(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
+    with pytest.raises(UsageError, match=said) as caught:
         parse_gpus(text)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 250
@@ -77,7 +78,7 @@ def test_a_fleet_is_written_as_it_is_read(name: str, nodes: int, per_node: int) 
 def test_no_text_breaks_the_reader(text: str) -> None:
     try:
         fleet = parse_gpus(text)
-    except ValueError as error:
+    except UsageError as error:
         assert str(error)
     else:
         assert fleet.gpu.name in GPUS

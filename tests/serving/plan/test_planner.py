@@ -33,6 +33,7 @@ from m3agent.serving.plan.planner import (
     smallest,
 )
 from m3agent.serving.plan.recipe import recipe
+from m3agent.util.errors import UsageError
 
 MILLION = PlanRequest(context=1_048_576)
 GPU = st.sampled_from(sorted(GPUS)).map(GPUS.__getitem__)
@@ -264,7 +265,7 @@ def test_a_draft_beside_a_host_cache_needs_a_version_that_has_both() -> None:
     assert (best("8xH200", wish).draft, best("8xH200", wish).versions) == (GQA_DRAFT, ">=0.30")
     assert best("8xH200", replace(wish, version="0.29.0")).draft is None
     assert best("8xH200", replace(wish, version="0.30.0")).draft == GQA_DRAFT
-    with pytest.raises(ValueError, match="1 GB or more"):
+    with pytest.raises(UsageError, match="1 GB or more"):
         PlanRequest(host_cache=-1)
 
 
@@ -276,11 +277,7 @@ def test_amd_gets_what_amd_needs() -> None:
     assert plan.rope is Rope.YARN
     assert plan.hf_overrides == {
         "text_config": {
-            "rope_scaling": {
-                "rope_type": "yarn",
-                "factor": 2.0,
-                "original_max_position_embeddings": 524_288,
-            }
+            "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 524_288}
         }
     }
 
@@ -416,7 +413,7 @@ def test_costs() -> None:
     ],
 )
 def test_invalid_plan_requests(context: int, concurrency: int, typical: int | None, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(UsageError, match=said):
         PlanRequest(context, concurrency, typical)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from m3agent.serving.launch.prepare import LaunchRequest, prepare
+from m3agent.serving.plan.command_setup import misfit
 from m3agent.serving.plan.gpus import parse_gpus
 from m3agent.serving.plan.recipe import RECIPES, Recipe
-from m3agent.serving.plan.recipe_fit import misfit
 
 FOR = {"amd": "8xMI355X", "nvidia": "2x8xB200"}
 

@@ -22,6 +22,7 @@ from m3agent.serving.plan.gpus import parse_gpus
 from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.planner import HardwarePrices, PlanRequest, plans
 from m3agent.serving.plan.speed import Speed, seconds_between
+from m3agent.util.errors import UsageError
 
 
 def answer(gpus: str, agents: int, repository: int, wish: PlanRequest | None = None) -> TeamPlan:
@@ -119,7 +120,7 @@ def test_timelines_have_no_gaps_and_begin_with_the_whole_prompt() -> None:
 def test_sizes_out_of_range_and_gpus_that_hold_nothing() -> None:
     assert session_tokens(LONGEST_REPOSITORY) == 1_048_576
     for repository in (0, LONGEST_REPOSITORY + 1):
-        with pytest.raises(ValueError, match="out of range"):
+        with pytest.raises(UsageError, match="out of range"):
             session_tokens(repository)
     assert team_plan(parse_gpus("1xH200"), PlanRequest(), 1, 1000) is None
 

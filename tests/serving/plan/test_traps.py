@@ -23,10 +23,7 @@ MI355X = replace(
 MXFP4 = replace(MI355X, precision=Precision.MXFP4, moe_backend="aiter")
 LONG = replace(H200, context=1_048_576, rope=Rope.EXTENDED)
 AMD_LONG = replace(
-    MI355X,
-    context=1_048_576,
-    rope=Rope.YARN,
-    env={**MI355X.env, "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"},
+    MI355X, context=1_048_576, rope=Rope.YARN, env={**MI355X.env, "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
 )
 SGLANG = replace(H200, engine=EngineKind.SGLANG, block_size=None)
 TRTLLM = replace(B200, engine=EngineKind.TRTLLM, precision=Precision.BF16, block_size=None)
@@ -72,11 +69,7 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
         {"precision": Precision.MXFP8},
         {"precision": Precision.MXFP8, "architecture": Architecture.BLACKWELL},
     ),
-    "mxfp4-off-cdna4": (
-        MXFP4,
-        {"architecture": Architecture.CDNA3},
-        {"architecture": Architecture.CDNA4},
-    ),
+    "mxfp4-off-cdna4": (MXFP4, {"architecture": Architecture.CDNA3}, {"architecture": Architecture.CDNA4}),
     "mxfp4-fp8-kv": (MXFP4, {"kv_dtype": "fp8"}, {"kv_dtype": "auto"}),
     "mxfp4-aiter": (MXFP4, {"moe_backend": "emulation"}, {"moe_backend": "aiter"}),
     "index-fp8": (
@@ -105,11 +98,7 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
     "vllm-parser": (H200, {"parser": "minimax_m2"}, {"parser": "minimax_m3"}),
     "sglang-parser": (SGLANG, {"parser": "minimax-m3-nom"}, {"parser": "auto"}),
     "sglang-fp8-name": (SGLANG, {"kv_dtype": "fp8"}, {"kv_dtype": "fp8_e4m3"}),
-    "trtllm-triton-bf16": (
-        TRTLLM,
-        {"precision": Precision.NVFP4},
-        {"precision": Precision.MXFP8},
-    ),
+    "trtllm-triton-bf16": (TRTLLM, {"precision": Precision.NVFP4}, {"precision": Precision.MXFP8}),
     "trtllm-msa-precision": (MSA, {"precision": Precision.INT4}, {"precision": Precision.NVFP4}),
     "trtllm-msa-off-blackwell": (MSA, {"architecture": Architecture.HOPPER}, {}),
     "trtllm-no-prefix-reuse": (TRTLLM, {}, {"msa": True}),
@@ -185,16 +174,8 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
         {"precision": Precision.INT4, "nodes": 1},
     ),
     "trtllm-padded-graphs": (MSA, {}, {"msa": False}),
-    "h100-window": (
-        replace(H200, gpu="H100-80", tp=8),
-        {"context": 131_073},
-        {"context": 131_072},
-    ),
-    "h20-images": (
-        replace(H200, tp=8, text_only=False),
-        {"gpu": "H20-96"},
-        {"gpu": "H20-141"},
-    ),
+    "h100-window": (replace(H200, gpu="H100-80", tp=8), {"context": 131_073}, {"context": 131_072}),
+    "h20-images": (replace(H200, tp=8, text_only=False), {"gpu": "H20-96"}, {"gpu": "H20-141"}),
     "not-measured-engine": (SGLANG, {}, {"engine": EngineKind.VLLM}),
 }
 

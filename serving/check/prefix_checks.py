@@ -12,17 +12,17 @@ answer of the same shape, or tries several prompts.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from packaging.version import InvalidVersion, Version
+
 from m3agent.serving.check.check import Check
-from m3agent.serving.check.engine_state import EngineState, engine_state
-from m3agent.serving.check.metrics import parse_metrics, total
+from m3agent.serving.check.engine_state import EngineState, complete, counter, engine_state
 from m3agent.serving.check.prefix_probe import sample_text
-from m3agent.serving.client.endpoint import Endpoint, get, post
+from m3agent.serving.client.endpoint import Endpoint, post
 from m3agent.serving.client.http import open_client
 from m3agent.serving.client.tokenize import token_ids
 from m3agent.serving.errors import ModelServerError
@@ -53,7 +53,6 @@ class Reading:
     cached: int | None
     """Number of its tokens that came from a cache; None if the server does not say."""
     chances: Mapping[str, float]
-    """Log probabilities of the likeliest next tokens."""
 
     def difference(self, other: Reading) -> float:
         """Return the mean difference of the log probabilities in nat.
@@ -66,14 +65,7 @@ class Reading:
 
 
 class PromptReader:
-    """Sends prompts to one server.
-
-    Args:
-        client: The connections.
-        endpoint: The server.
-        api_key: Key of the server.
-        block: Tokens of one block of its cache.
-    """
+    """Sends prompts to one server."""
 
     def __init__(
         self, client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None, block: int
@@ -114,18 +106,13 @@ class PromptReader:
             NotComparable: The answer lacks log probabilities or the number of tokens.
             ModelServerError: There was no answer.
         """
-        body = {
-            "model": self.endpoint.model,
-            "prompt": list(ids),
-            "max_tokens": 1,
-            "temperature": 0,
-            "logprobs": _CANDIDATES,
-            "return_tokens_as_token_ids": True,
-            "cache_salt": salt,
-        }
         try:
-            answer = json.loads(
-                await post(self._client, f"{self.endpoint.url}/completions", body, self._api_key)
+            answer = await complete(
+                *(self._client, self.endpoint, self._api_key, list(ids)),
+                max_tokens=1,
+                logprobs=_CANDIDATES,
+                return_tokens_as_token_ids=True,
+                cache_salt=salt,
             )
             usage = answer["usage"]
             chances = answer["choices"][0]["logprobs"]["top_logprobs"][0]
@@ -141,7 +128,6 @@ class PromptReader:
         """Read a prompt with this salt, with a new one, and with a block replaced.
 
         Args:
-            ids: The prompt.
             salt: The salt whose cache has a part of the prompt.
             known: A right answer of the same shape, if there is one.
 
@@ -172,11 +158,7 @@ class PromptReader:
 
     async def counter(self, name: str) -> float | None:
         """Return the total of a counter in the server's metrics; None without it."""
-        try:
-            page = await get(self._client, f"{self.endpoint.url.removesuffix('/v1')}/metrics", self._api_key)
-            return total(parse_metrics(page), name)
-        except (ModelServerError, ValueError):
-            return None
+        return await counter(self._client, self.endpoint, self._api_key, name)
 
 
 @dataclass(frozen=True)
@@ -184,7 +166,6 @@ class Comparison:
     """One prompt, read in three ways."""
 
     length: int
-    """Its tokens."""
     warm: Reading
     """With the cache."""
     cold: Reading
@@ -235,13 +216,6 @@ async def compared(
 ) -> list[Check]:
     """Compare the prompts of a running vLLM; never raise because of the server's answers.
 
-    Args:
-        name: Name of the check.
-        compare: The comparison, which gets the reader and the state of the engine.
-        endpoint: The server.
-        api_key: Key of the server.
-        seconds: Longest time of one answer.
-
     Returns:
         One check; none for other engines, which have no salt for their cache in the same form.
     """
@@ -254,3 +228,118 @@ async def compared(
             return [await compare(reader, state)]
         except (NotComparable, ModelServerError) as error:
             return [Check(name, None, f"not compared: {error}")]
+
+
+PARTIAL, RESTORED = "partial prefix", "restored prefix"
+BLOCKS = 3
+"""Whole blocks of the shortest prompt: the one that ends inside the fourth is the smallest with a block to replace."""
+STEPS = (1, 63, 64, 127, 128, 128, 129)
+"""Tokens beyond `BLOCKS` blocks of 128: around the middle and the ends of a block. Each prompt continues the one before."""
+LOOKAHEAD = Version("0.33")
+"""First vLLM that keeps the last matched block although it has a draft."""
+TEXTS = 3
+"""Prompts that must all show a fault of the same length: one may differ by chance (see prefix_checks.py)."""
+LENGTH = 4 * BLOCK + 70
+"""Tokens of the restored prompt: a few blocks and an end inside one. In a long prompt, a wrong block makes little difference."""
+MOST_FLOOD = 32_768
+"""Most tokens of one prompt of the flood."""
+_HITS, _QUERIES = "vllm:external_prefix_cache_hits_total", "vllm:external_prefix_cache_queries_total"
+_FIX = "start it with --no-enable-prefix-caching until the engine is mended, and look for a proxy that changes prompts"
+
+
+async def partial_prefix_check(endpoint: Endpoint, *, api_key: str | None) -> list[Check]:
+    """Check a running vLLM, as `compared` does."""
+    return await compared(PARTIAL, _partial, endpoint, api_key=api_key, seconds=120.0)
+
+
+async def _partial(reader: PromptReader, state: EngineState) -> Check:
+    block = reader.block
+    lengths = [block * BLOCKS + step * block // BLOCK for step in STEPS]
+    text, salt, before, reused = await reader.text(TEXTS * max(lengths)), reader.salt(), 0, 0
+    for length in lengths:
+        comparison = await reader.compare(text[:length], salt)
+        for number in range(1, TEXTS):
+            if not comparison.fault:
+                break
+            other, other_salt = text[number * max(lengths) :], reader.salt()
+            if before:
+                await reader.read(other[:before], other_salt)
+            comparison = await reader.compare(other[:length], other_salt)
+        whole = min(before, length - 1) // block * block
+        # With a host cache, vLLM 0.24 counts all blocks of a prompt that ends with a block, although it computes the last token.
+        most = min(before, length) // block * block
+        if fault := comparison.fault or _too_many(comparison, most):
+            return Check(PARTIAL, False, fault, _FIX)
+        if comparison.undecided:
+            return Check(PARTIAL, None, f"not compared: {comparison.undecided}")
+        least = max(0, whole - block) if drops_a_block(reader.endpoint, state) else whole
+        if comparison.warm.cached is not None and comparison.warm.cached < least:
+            detail = f"not compared: {comparison.warm.cached:,} of {least:,} tokens came from the cache; it may be full or off"
+            return Check(PARTIAL, None, detail)
+        before, reused = length, reused + (comparison.warm.cached or 0)
+    if not reused:
+        return Check(
+            PARTIAL, None, "not compared: no tokens came from the cache, or the server does not report them"
+        )
+    detail = f"{len(lengths)} prefixes that end inside and between blocks give the same answers"
+    return Check(PARTIAL, True, f"{detail}, {reused:,} tokens from the cache")
+
+
+def _too_many(comparison: Comparison, most: int) -> str:
+    if comparison.warm.cached is None or comparison.warm.cached <= most:
+        return ""
+    return (
+        f"{comparison.warm.cached:,} tokens came from the cache, which can have only {most:,} of this prompt"
+    )
+
+
+def drops_a_block(endpoint: Endpoint, state: EngineState) -> bool:
+    """Return whether the engine computes the last matched block again: vLLM before 0.33 with a draft."""
+    try:
+        return state.drafts is not None and Version(endpoint.version or "") < LOOKAHEAD
+    except InvalidVersion:
+        return state.drafts is not None
+
+
+async def restored_prefix_check(endpoint: Endpoint, *, api_key: str | None) -> list[Check]:
+    """Evict a prompt from the GPUs of a running vLLM, which slows other requests down, and read it again, as `compared` does."""
+    return await compared(RESTORED, _restored, endpoint, api_key=api_key, seconds=300.0)
+
+
+async def _restored(reader: PromptReader, state: EngineState) -> Check:
+    ids, salt = await reader.text(LENGTH), reader.salt()
+    await reader.read(ids, salt)
+    again = await reader.read(ids, salt)
+    if not again.cached:
+        raise NotComparable("the server does not find a prompt in its cache, or does not say so")
+    hits, queries = await reader.counter(_HITS), await reader.counter(_QUERIES)
+    if not await reader.reset_cache():
+        await _flood(reader, state)
+    comparison = await reader.compare(ids, salt, again)
+    hits_now, queries_now = await reader.counter(_HITS), await reader.counter(_QUERIES)
+    if hits is None or hits_now is None or queries == queries_now:
+        return Check(RESTORED, None, "not compared: the server has no host cache (--host-cache)")
+    if fault := comparison.fault:
+        fix = "start it without --host-cache, and report the engine's version"
+        return Check(RESTORED, False, f"a prefix that left the GPUs comes back wrong: {fault}", fix)
+    if comparison.undecided:
+        return Check(RESTORED, None, f"not compared: {comparison.undecided}")
+    if hits_now == hits:
+        if comparison.warm.cached:
+            return Check(RESTORED, None, "not compared: the prefix did not leave the GPUs")
+        fix = "give --host-cache more GB than the GPUs' cache has, and with a draft use vLLM 0.30 or later"
+        return Check(
+            RESTORED, False, "a prefix that left the GPUs is computed again: the host cache had nothing", fix
+        )
+    detail = f"{comparison.warm.cached or 0:,} of {LENGTH:,} tokens that left the GPUs came back, with the same answer"
+    return Check(RESTORED, True, detail)
+
+
+async def _flood(reader: PromptReader, state: EngineState) -> None:
+    """Send other prompts until the GPUs' cache has none of the earlier ones."""
+    if not state.kv_tokens:
+        raise NotComparable("the capacity of the cache is not known, so it cannot be flooded")
+    capacity, window = sum(state.kv_tokens), reader.endpoint.max_model_len or MOST_FLOOD
+    ids = await reader.text(min(MOST_FLOOD, window - 2, capacity))
+    for _ in range(capacity // len(ids) + 2):
+        await reader.read(ids, reader.salt())
