@@ -112,7 +112,6 @@ def command(limits: SandboxLimits, etc: Mapping[str, int] | None = None) -> list
     """Return the bubblewrap command line that starts the supervisor.
 
     Args:
-        limits: Resources of the sandbox.
         etc: File name in /etc to a descriptor with its content.
 
     Raises:

@@ -63,12 +63,6 @@ def _tmpfs(size: int, inodes: int, options: str, *, podman: bool) -> str:
 
     Podman supports neither an owner nor a limit on inodes. There, the memory limit also stops a flood of
     empty files.
-
-    Args:
-        size: The most bytes.
-        inodes: The most files.
-        options: Further mount options.
-        podman: The engine is Podman.
     """
     own = "notmpcopyup" if podman else f"nr_inodes={inodes},uid=1000,gid=1000"
     return f"rw,nosuid,nodev,size={size},{options},{own}"
@@ -303,11 +297,6 @@ def why_ended(api: Any, container: str, memory: int) -> SandboxError:
 
     A container removes itself when it ends, so its state is not available afterwards. The engine's recent events
     are: Docker keeps the last 256.
-
-    Args:
-        api: A `docker.APIClient`.
-        container: Id of the container.
-        memory: Memory limit of the container in bytes.
 
     Returns:
         OutOfMemory; EngineUnavailable if the engine itself no longer answers; otherwise SandboxDied.

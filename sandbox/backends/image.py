@@ -109,11 +109,6 @@ def skeleton_archive() -> bytes:
 def find_image(api: Any, wanted: str | None, say: Callable[[str], None]) -> Image:
     """Return the image to use. May take minutes if the image is pulled; `say` receives notes for the user.
 
-    Args:
-        api: The engine's `docker.APIClient`.
-        wanted: Name of the image that the user wants.
-        say: Receives notes for the user.
-
     Raises:
         ImageMissing: The wanted image is not here, or this machine can make no image.
     """

@@ -124,8 +124,6 @@ def missing_files(python: str, missing: Collection[str], *, compiled: bool) -> F
     """Return the files of a pytest that an image needs: our own, or one for an old Python. Blocking; may download.
 
     Args:
-        python: Version of the image's Python.
-        missing: Modules of `WANTED_MODULES` that it lacks.
         compiled: Whether it has the bytecode version of our Python.
     """
     if not needs_old_pytest(python):
@@ -177,11 +175,6 @@ def old_pytest_files(python: str, missing: frozenset[str], cache: Path | None = 
     """Return the files of a pytest for `Sandbox._put`: path, git's mode, empty id, content. Blocking; may download.
 
     If no pytest can be had, the files are a module `pytest` that says why when it is imported.
-
-    Args:
-        python: Version of the sandbox's Python.
-        missing: Modules that the image lacks.
-        cache: Folder for the wheels; None for the user's cache folder.
     """
     release = [wheels for since, wheels in RELEASES if since <= _minor(python)]
     if not release:

@@ -27,10 +27,9 @@ from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.tool_versions import asked_versions, older_than_asked
 from m3agent.sandbox.declared.types import Files
-from m3agent.sandbox.images.container_build import NOTHING, own_image
+from m3agent.sandbox.images.dockerfile_build import NOTHING, own_image
 from m3agent.sandbox.images.kept import Say
 from m3agent.sandbox.images.layers import Builder
-from m3agent.sandbox.images.pythons import with_python
 from m3agent.sandbox.images.repository_layers import (
     MADE_FROM,
     environment_layer,
@@ -42,6 +41,7 @@ from m3agent.sandbox.images.toolchains import (
     toolchains_of,
     tools_of,
     with_compilers,
+    with_python,
     with_system_packages,
     with_toolchains,
 )
@@ -63,15 +63,11 @@ async def find_environment(
     """Return the image for a repository, or None if it needs nothing beyond a bare sandbox.
 
     Args:
-        workspace: The repository's files.
-        state: Folder for logs, locks and times of last use.
-        say: Receives progress lines for the user.
         base: Image to install into, instead of the default one; the repository's own images are then ignored.
         exclude_newer: Ignore packages that were uploaded after this date.
         tag: The repository's last tag; its version counts where only a build could determine the version.
         may_build: Returns whether the user agrees to the build of a Dockerfile of the repository. Without it, only the
             image and the packages that the Dockerfile names are used.
-        suites: What the repository's test suites need.
 
     Raises:
         EnvironmentBuildFailed: The image could not be built.
@@ -116,12 +112,6 @@ async def image_of_tree(workspace: Workspace, image: str, state: Path, say: Say)
     That is the same image, unless the tree changes what the project's own build reads: then the project is built anew from
     the tree, in a container without a network.
 
-    Args:
-        workspace: The tree.
-        image: The environment's image.
-        state: Folder for logs, locks and times of last use.
-        say: Receives progress lines for the user.
-
     Raises:
         EnvironmentBuildFailed: The engine failed.
         EngineUnavailable: There is no engine.
@@ -142,8 +132,6 @@ async def missing_packages(
 
     Args:
         image: The image; None for the one that a sandbox without an environment starts from.
-        suites: The suites.
-        state: Folder in which results are kept.
 
     Raises:
         EnvironmentBuildFailed: The engine failed.

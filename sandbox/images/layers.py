@@ -194,14 +194,7 @@ class Builder:
                 self.say(f"{error}; {consequence}" if consequence else str(error))
 
     def ask(self, image: Image, script: str, arguments: Sequence[str], what: str) -> list[str]:
-        """Return the lines that a shell script prints in an image. They are kept; several programs may use them.
-
-        Args:
-            image: The image.
-            script: The script.
-            arguments: Its arguments.
-            what: Names the search in messages.
-        """
+        """Return the lines that a shell script prints in an image. They are kept; several programs may use them."""
         key = digest([image.ident, installed_on_host() if image.binds else "", script, arguments])
         kept = folder(self.state) / f"probe-{key}.json"
         try:
@@ -228,14 +221,7 @@ def digest(made_from: object) -> str:
 
 @contextlib.contextmanager
 def container_of(api: Any, image: Image, command: Sequence[str], **options: object) -> Iterator[str]:
-    """Yield a new container without a network, which has not started; remove it afterwards.
-
-    Args:
-        api: The engine's client.
-        image: Its image.
-        command: Its command.
-        options: Further ones of its host.
-    """
+    """Yield a new container without a network, which has not started; remove it afterwards."""
     binds = [f"{path}:{path}:ro" for path in image.binds if Path(path).exists()]
     container = api.create_container(
         image.name,

@@ -162,7 +162,6 @@ def is_orphan(process: str, *, other_boots: bool) -> bool:
     it ran on this machine.
 
     Args:
-        process: The label's value.
         other_boots: Whether another boot id can only mean an earlier boot of this machine, not another
             machine.
     """

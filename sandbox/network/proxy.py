@@ -135,12 +135,7 @@ class Proxy:
     """Serve the connections of one sandbox.
 
     Args:
-        hosts: The hosts that the sandbox may reach.
         log: Called with every finished request. Requests beyond `Caps.requests` are refused and not logged.
-        caps: Limits; None for the defaults.
-        resolve: Returns the addresses of a name; raises OSError.
-        reach: Returns whether the proxy may connect to an address.
-        refusals: The words for refused requests.
         upstream: This machine's own proxies. One of them gets the name of a host, so addresses are checked only as far as
             this machine can resolve the name.
     """

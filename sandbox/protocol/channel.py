@@ -73,8 +73,6 @@ class Channel:
     """Frames over a pair of byte streams; answers are matched to requests by id.
 
     Args:
-        reader: Stream from the supervisor.
-        writer: Stream to the supervisor.
         multiplexed: Whether incoming bytes are wrapped in Docker's 8-byte stream headers.
         why_dead: Called when the stream ends; its result (or a copy) is raised in all waiting requests.
     """
@@ -104,9 +102,6 @@ class Channel:
 
     async def boot(self, timeout: float) -> Header:
         """Send the supervisor's source to the interpreter on the other side; return its first frame.
-
-        Args:
-            timeout: Seconds to wait for that frame.
 
         Raises:
             SandboxTimeout: The frame did not arrive in time.

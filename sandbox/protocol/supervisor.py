@@ -473,9 +473,6 @@ def start_process(
     """Start a program in a session of its own, with the default actions for signals; return its id.
 
     Args:
-        program: Path of the program.
-        argv: Its name and its arguments.
-        env: Its environment variables.
         inherited: Descriptors that become its standard input, output and error; None for empty input.
     """
     if not hasattr(os, "posix_spawn"):  # Python before 3.8: through a fork, which takes longer

@@ -11,11 +11,11 @@ import pytest
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, local_image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images import pythons
+from m3agent.sandbox.images import toolchains
 from m3agent.sandbox.images.debian import BaseImage
 from m3agent.sandbox.images.environment import find_environment
 from m3agent.sandbox.images.layers import Builder, Layer
-from m3agent.sandbox.images.pythons import with_python
+from m3agent.sandbox.images.toolchains import with_python
 from tests.evals.bases import needs_base, needs_docker
 from tests.sandbox.images.reach import WorkspaceOf
 
@@ -43,9 +43,9 @@ class Machine:
                 raise EnvironmentBuildFailed("no Python")
             return Image("of uv")
 
-        monkeypatch.setattr(pythons, "pythons_of", lambda *_: self.own)
-        monkeypatch.setattr(pythons, "base_here", base_here)
-        monkeypatch.setattr(pythons, "exact_base", exact_base)
+        monkeypatch.setattr(toolchains, "pythons_of", lambda *_: self.own)
+        monkeypatch.setattr(toolchains, "base_here", base_here)
+        monkeypatch.setattr(toolchains, "exact_base", exact_base)
         monkeypatch.setattr(Builder, "image", image)
 
 
@@ -122,6 +122,6 @@ async def test_a_repository_that_excludes_the_default_python_gets_a_base_with_an
     api = connect()
     try:
         there = local_image(api, image)
-        assert there is not None and pythons.pythons_of(Builder(api, tmp_path, print), there) == ("3.9",)
+        assert there is not None and toolchains.pythons_of(Builder(api, tmp_path, print), there) == ("3.9",)
     finally:
         api.close()
