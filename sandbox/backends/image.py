@@ -59,6 +59,11 @@ class Image:
         """The PATH for programs in it."""
         return self.env.get("PATH") or DEFAULT_PATH
 
+    @property
+    def mounts(self) -> list[str]:
+        """Its `binds` as the engine takes them, those that exist."""
+        return [f"{folder}:{folder}:ro" for folder in self.binds if Path(folder).exists()]
+
 
 def usr_links() -> list[tuple[str, str]]:
     """Return name and target of the host's top-level links into /usr, such as /bin and /lib64."""

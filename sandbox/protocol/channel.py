@@ -131,15 +131,9 @@ class Channel:
 
     def open_request(self, op: str, payload: bytes = b"", **fields: Any) -> ChannelRequest:
         """Send a request; read its answers from the returned object."""
-        if self._dead:
-            raise self.death()
         ident = next(self._ids)
-        raw = json.dumps({"op": op, "id": ident, **fields}).encode()
-        queue: asyncio.Queue[tuple[Header, bytes] | None] = asyncio.Queue()
-        self._waiting[ident] = queue
-        self._writer.write(FRAME.pack(len(raw), len(payload)) + raw)
-        if payload:
-            self._writer.write(payload)
+        self.tell(op, payload, id=ident, **fields)
+        queue = self._waiting[ident] = asyncio.Queue()
         return ChannelRequest(self, ident, queue)
 
     async def ask(
@@ -158,7 +152,9 @@ class Channel:
         if self._dead:
             raise self.death()
         raw = json.dumps({"op": op, "id": 0, **fields}).encode()
-        self._writer.write(FRAME.pack(len(raw), len(payload)) + raw + payload)
+        self._writer.write(FRAME.pack(len(raw), len(payload)) + raw)
+        if payload:
+            self._writer.write(payload)
 
     async def drain(self) -> None:
         """Wait until the other side has accepted the sent data."""
@@ -185,10 +181,10 @@ class Channel:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _keep_alive(self) -> None:
-        while not self._dead:
-            await asyncio.sleep(LEASE / 10)
-            raw = json.dumps({"op": "alive", "id": 0}).encode()
-            self._writer.write(FRAME.pack(len(raw), 0) + raw)
+        with contextlib.suppress(SandboxError):  # the stream has ended
+            while True:
+                await asyncio.sleep(LEASE / 10)
+                self.tell("alive")
 
     def death(self) -> SandboxError:
         """Return an error that says why the stream ended."""
