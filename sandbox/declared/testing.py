@@ -218,7 +218,7 @@ def read_import_folders(files: Files) -> tuple[str, ...]:
     config = files.ini(CFG)
     named = [*texts_at(tool, *IMPORT_FOLDERS), config.get("options.packages.find", "where", fallback="")]
     named += [posixpath.dirname(path.rstrip("/")) for path in texts_at(tool, *IMPORT_PACKAGES)]
-    for line in config.get("options", "package_dir", fallback="").splitlines():
+    for line in files.ini_lines(CFG, "options", "package_dir"):
         package, _, folder = line.partition("=")
         named += [] if package.strip() else [folder.strip()]
     named += texts_at(setup_arguments(files, ScanResult())[1], "package_dir.")

@@ -59,10 +59,7 @@ SHELL = ("/bin/sh", "-c")
 FOR_BUILDER = frozenset({"ADD", "COPY", "ENV", "USER", "WORKDIR"})
 """Instructions that the engine's builder executes. None of them runs a program of the image."""
 NOT_NEEDED = frozenset(
-    {
-        *("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL"),
-        *("MAINTAINER", "ONBUILD", "STOPSIGNAL", "VOLUME"),
-    }
+    ["CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "ONBUILD", "STOPSIGNAL", "VOLUME"]
 )
 """Instructions about how containers of the image run; a sandbox decides that itself."""
 NOTHING = Named(None, (), ())
@@ -251,11 +248,9 @@ def _context(workspace: Workspace, container: Container) -> bytes:
     ]
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for start in range(0, len(chosen), 500):
-            batch = chosen[start : start + 500]
-            blobs = workspace.store.get_blobs([entry.sha for entry in batch])
-            for entry, blob in zip(batch, blobs, strict=True):
-                add_entry(archive, entry.path[len(prefix) :], entry.mode, blob)
+        blobs = workspace.store.each_blob([entry.sha for entry in chosen])
+        for entry, blob in zip(chosen, blobs, strict=True):
+            add_entry(archive, entry.path[len(prefix) :], entry.mode, blob)
             if buffer.tell() > MOST_CONTEXT:
                 raise EnvironmentBuildFailed(f"its context is larger than {MOST_CONTEXT >> 30} GiB")
     return buffer.getvalue()

@@ -194,7 +194,7 @@ def _create(api: Any, build: Build, network: str) -> str:
         memswap_limit=MEMORY,
         log_config={"Type": "none", "Config": {}},
         ulimits=[{"Name": "core", "Soft": 0, "Hard": 0}],
-        binds=[f"{folder}:{folder}:ro" for folder in build.base.binds if Path(folder).exists()],
+        binds=build.base.mounts,
         tmpfs=SCRATCH if build.scratch else {},
     )
     container: str = api.create_container(

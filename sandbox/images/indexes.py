@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
+from m3agent.sandbox.declared.types import strings, table
 from m3agent.sandbox.images.installers import default_index_hosts
 from m3agent.sandbox.network.allow_list import DEFAULT_PORTS, EVERY_HOST, AllowedHost, split_authority
 from m3agent.sandbox.network.network import VARIABLES
@@ -42,6 +43,12 @@ SYSTEM_CERTIFICATES = (
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 MIRROR = re.compile(r"^(?:deb|URIs:).*?(https?://[^\s/]+)", re.MULTILINE)
 """Address in a list of apt's sources, in either format."""
+UV_VARIABLES = {
+    "default": ("UV_DEFAULT_INDEX", "UV_INDEX_URL"),
+    "extra": ("UV_INDEX", "UV_EXTRA_INDEX_URL"),
+    "strategy": ("UV_INDEX_STRATEGY",),
+}
+PIP_VARIABLES = {"default": ("PIP_INDEX_URL",), "extra": ("PIP_EXTRA_INDEX_URL",)}
 STRATEGIES = {"first-index", "first-match", "unsafe-first-match", "unsafe-best-match"}
 
 ADDRESS = re.compile(r"https?://[^\s\"'<>|,$]+")
@@ -136,22 +143,20 @@ def indexes_here() -> Indexes:
 def find_indexes(env: Mapping[str, str], home: Path, system: Path = Path("/etc")) -> Indexes:
     """Read the settings of uv, pip and apt: the environment overrides files, and uv's settings override pip's."""
     found = Indexes(mirrors=_mirrors(system / "apt"))
-    uv = _merged(_uv_file, (system / "uv/uv.toml", _config(env, home) / "uv/uv.toml"))
+    uv = _merged(_uv_file, (system / "uv/uv.toml", _config(env, home) / "uv/uv.toml"), UV_VARIABLES, env)
     pip_files = [system / "pip.conf", home / ".pip/pip.conf", _config(env, home) / "pip/pip.conf"]
     pip_files += [Path(env["PIP_CONFIG_FILE"])] if env.get("PIP_CONFIG_FILE") else []
-    pip = _merged(_pip_file, pip_files)
-    default = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or uv.get("default")
-    extra = f"{env.get('UV_INDEX', '')} {env.get('UV_EXTRA_INDEX_URL', '')}".strip() or uv.get("extra", "")
-    strategy = env.get("UV_INDEX_STRATEGY") or uv.get("strategy")
-    if not default and not extra:
-        default = env.get("PIP_INDEX_URL") or pip.get("index-url")
-        extra = env.get("PIP_EXTRA_INDEX_URL") or pip.get("extra-index-url", "")
-        strategy = "unsafe-best-match"  # pip's rule: the best version of all indexes
-    if default and _usable(_address(default), found.left_out):
-        found.default = _address(default)
-    found.extra = [_address(url) for url in extra.split() if _usable(_address(url), found.left_out)]
-    if found.extra and strategy in STRATEGIES:
-        found.strategy = strategy
+    pip = _merged(_pip_file, pip_files, PIP_VARIABLES, env)
+    # pip's rule for several indexes: the best version of all
+    chosen = uv if {"default", "extra"} & uv.keys() else {**pip, "strategy": "unsafe-best-match"}
+
+    def usable(urls: Iterable[str]) -> list[str]:
+        return [url for url in map(_address, urls) if _usable(url, found.left_out)]
+
+    found.default = next(iter(usable(chosen.get("default", "").split()[:1])), None)
+    found.extra = usable(chosen.get("extra", "").split())
+    if found.extra and chosen.get("strategy") in STRATEGIES:
+        found.strategy = chosen["strategy"]
     for name in PROXY_VARIABLES:
         value = env.get(name) or env.get(name.lower())
         if value and (name == "NO_PROXY" or _usable(value, found.left_out)):
@@ -206,9 +211,16 @@ def _config(env: Mapping[str, str], home: Path) -> Path:
     return chosen if chosen.is_absolute() else home / ".config"
 
 
-def _merged(read: Callable[[Path], dict[str, str]], paths: Iterable[Path]) -> dict[str, str]:
-    """Return the settings of several files; a later one wins."""
-    return {key: value for path in paths for key, value in read(path).items() if value}
+def _merged(
+    read: Callable[[Path], dict[str, str]],
+    paths: Iterable[Path],
+    variables: Mapping[str, tuple[str, ...]],
+    env: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the settings of several files and of variables; a later file wins over others, and a variable over all."""
+    merged = {key: value for path in paths for key, value in read(path).items() if value}
+    own = {key: " ".join(filter(None, map(env.get, names))) for key, names in variables.items()}
+    return merged | {key: value for key, value in own.items() if value}
 
 
 def _pip_file(path: Path) -> dict[str, str]:
@@ -220,21 +232,20 @@ def _pip_file(path: Path) -> dict[str, str]:
     both: dict[str, str] = {}
     for section in ("global", "install"):
         both |= dict(parser.items(section)) if parser.has_section(section) else {}
-    return {key.replace("_", "-"): value.strip() for key, value in both.items()}
+    names = {"index-url": "default", "extra-index-url": "extra", "cert": "cert"}
+    plain = {key.replace("_", "-"): value.strip() for key, value in both.items()}
+    return {names[key]: value for key, value in plain.items() if key in names}
 
 
 def _uv_file(path: Path) -> dict[str, str]:
-    try:
-        whole = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return {}  # uv itself will report the error
-    whole = {**whole, **(whole["pip"] if isinstance(whole.get("pip"), dict) else {})}
-    indexes = [i for i in whole.get("index", []) if isinstance(i, dict) and isinstance(i.get("url"), str)]
-    defaults = [i["url"] for i in indexes if i.get("default")] + [whole.get("index-url")]
-    extras = [i["url"] for i in indexes if not i.get("default")] + (whole.get("extra-index-url") or [])
+    whole = _toml(path)  # uv itself will report an error
+    whole |= table(whole, "pip")
+    indexes = [index for index in whole.get("index", []) if isinstance(table(index).get("url"), str)]
+    defaults = [index["url"] for index in indexes if index.get("default")] + [whole.get("index-url")]
+    extras = [index["url"] for index in indexes if not index.get("default")]
     return {
-        "default": next((url for url in defaults if isinstance(url, str)), ""),
-        "extra": " ".join(url for url in extras if isinstance(url, str)),
+        "default": next(iter(strings(defaults)), ""),
+        "extra": " ".join([*extras, *strings(whole.get("extra-index-url"))]),
         "strategy": str(whole.get("index-strategy") or ""),
     }
 
@@ -307,12 +318,9 @@ def _go(found: Registries, env: Mapping[str, str], home: Path, take: Take) -> No
 
 def _cargo(found: Registries, env: Mapping[str, str], home: Path, take: Take) -> None:
     folder = Path(env.get("CARGO_HOME") or home / ".cargo")
-    sources = _toml(folder / "config.toml").get("source", {})
     lines: list[str] = []
-    for name, source in sources.items() if isinstance(sources, dict) else ():
-        if not isinstance(source, dict):
-            continue
-        address, replaced = source.get("registry"), source.get("replace-with")
+    for name, source in table(_toml(folder / "config.toml"), "source").items():
+        address, replaced = table(source).get("registry"), table(source).get("replace-with")
         lines.append(f"[source.{json.dumps(name)}]\n")
         if isinstance(replaced, str):
             lines.append(f"replace-with = {json.dumps(replaced)}\n")

@@ -222,7 +222,6 @@ def digest(made_from: object) -> str:
 @contextlib.contextmanager
 def container_of(api: Any, image: Image, command: Sequence[str], **options: object) -> Iterator[str]:
     """Yield a new container without a network, which has not started; remove it afterwards."""
-    binds = [f"{path}:{path}:ro" for path in image.binds if Path(path).exists()]
     container = api.create_container(
         image.name,
         command=list(command),
@@ -231,7 +230,9 @@ def container_of(api: Any, image: Image, command: Sequence[str], **options: obje
         environment={"PATH": image.path},
         network_disabled=True,
         labels=our_labels(),
-        host_config=api.create_host_config(network_mode="none", cap_drop=["ALL"], binds=binds, **options),
+        host_config=api.create_host_config(
+            network_mode="none", cap_drop=["ALL"], binds=image.mounts, **options
+        ),
     )["Id"]
     try:
         yield container

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.sandbox.backends.image import DEFAULT_PATH, Image
+from m3agent.sandbox.declared.tool_versions import LANGUAGES, TABLE
 from m3agent.sandbox.images import env_script, packages_script
 from m3agent.sandbox.images.debian import RELEASED, base_here, base_image, best_base, exact_base
 from m3agent.sandbox.images.installers import installers
@@ -25,55 +26,16 @@ FOLDER = "/opt/m3agent-env"
 PACKAGES_RECIPE = 1  # part of every hash; increase it if the same names must give another image
 COMPILERS_RECIPE = 1  # the same for compilers
 PYTHON_RECIPE = 1  # the same for a Python
-SAME_NAME = (
-    *("autoconf", "automake", "bats", "cargo", "cmake", "composer", "gradle", "make", "meson"),
-    *("npm", "phpunit", "pkg-config", "rake", "ruby", "rustc", "yarnpkg"),
-)
-PROGRAMS = {
-    **dict(zip(SAME_NAME, SAME_NAME, strict=True)),
-    **dict.fromkeys(("default-jdk", "default-jdk-headless", "openjdk-17-jdk-headless"), "javac"),
-    **dict.fromkeys(("bundler", "ruby-bundler"), "bundle"),
-    **dict.fromkeys(("golang", "golang-go"), "go"),
-    "cargo-web": "cargo",
-    "dotnet-sdk-8.0": "dotnet",
-    "elixir": "mix",
-    "g++": "c++",
-    "gcc": "cc",
-    "libtool": "libtoolize",
-    "maven": "mvn",
-    "ninja-build": "ninja",
-    "nodejs": "node",
-    "perl": "prove",
-    "php-cli": "php",
-    "ruby-minitest": "minitest",
-    "ruby-rspec": "rspec",
-    "rustc-web": "rustc",
-    "swiftlang": "swift",
-}
-"""Debian packages by the program that they are installed for. If the program is there, whoever installed it, so is the package.
-
-Of another package, its documentation or dpkg's record must be there.
-"""
-UNPACKAGED = frozenset({"dotnet-sdk-8.0", "swiftlang"})
+PROGRAMS: Mapping[str, str] = TABLE["programs"]
+"""Debian packages by the program that they are installed for."""
+UNPACKAGED = frozenset(TABLE["unpackaged"]["names"])
 """Those that the Debian of m3agent's images does not have."""
-VERSIONS = {
-    ".NET": ("dotnet", "--version"),
-    "Elixir": ("elixir", "--short-version"),
-    "Go": ("go", "version"),
-    "Java": ("java", "-version"),
-    "Node.js": ("node", "--version"),
-    "PHP": ("php", "--version"),
-    "Ruby": ("ruby", "--version"),
-    "Rust": ("rustc", "--version"),
-    "Swift": ("swift", "--version"),
-}
+VERSIONS = [row["version"] for row in LANGUAGES.values()]
 """Commands that print the version of a toolchain."""
 TOOLS = {
-    **{program: tool for tool, (program, _) in VERSIONS.items()},
-    "bundle": "Ruby",
-    "cargo": "Rust",
-    "javac": "Java",
-    "mix": "Elixir",
+    program: language
+    for language, row in LANGUAGES.items()
+    for program in (row["version"][0], *row.get("programs", ()))
 }
 """Languages by the programs of their toolchains."""
 PROBE = r"""
@@ -130,7 +92,7 @@ def _questions(packages: Iterable[str]) -> list[str]:
     for package in sorted(packages):
         program = PROGRAMS.get(package)
         questions += ["package", package, package] if program is None else ["program", program, package]
-    for program, option in VERSIONS.values():
+    for program, option in VERSIONS:
         questions += ["version", program, option]
     return questions
 
