@@ -38,7 +38,6 @@ class SandboxSpec:
     image: str | None = None
     """The image to start from; None for the default."""
     limits: SandboxLimits = field(default_factory=SandboxLimits)
-    """The limits on resources."""
     allow_net: tuple[AllowedHost, ...] = ()
     """The hosts that commands may reach; empty for no network at all."""
     image_of: Callable[[Workspace, str], Awaitable[str]] | None = field(default=None, compare=False)

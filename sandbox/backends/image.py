@@ -50,7 +50,6 @@ class Image:
     binds: tuple[str, ...] = ()
     """The host's folders that must be mounted with it, read-only."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables that it sets."""
     ident: str = ""
     """The engine's id of it, which is a hash of its content."""
 

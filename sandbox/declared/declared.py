@@ -36,6 +36,7 @@ from m3agent.sandbox.declared.types import (
     name_of,
     strings,
     table,
+    values_at,
 )
 
 UV, PYLOCK = "uv.lock", "pylock.toml"
@@ -222,8 +223,7 @@ def read_locks(files: Files, found: ScanResult) -> None:
     if isinstance(python, str):
         with contextlib.suppress(NotSimple):  # only Poetry offers alternatives
             found.accept_python(specifier(python))
-    listed = lock.get("packages" if name == PYLOCK else "package")
-    packages = [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
+    packages = map(table, values_at(lock, "packages.*" if name == PYLOCK else "package.*"))
     by_name: dict[str, dict[str, dict[str, Any]]] = {}  # then by version
     for package in packages:
         if _from_index(package, name):

@@ -189,27 +189,24 @@ def read_django(files: Files, found: ScanResult) -> str | None:
     conftest.py has its own way to set Django up.
     """
     required = set(map(name_of, found.requirements))
-    if "django" not in required or PLUGIN in required:
+    if "django" not in required or PLUGIN in required or _sets_django_up(files):
         return None
-    own = [path for path in files.paths if path in CONFIGURATION or path.rpartition("/")[2] == "conftest.py"]
-    if any(
-        re.search(rf"{DJANGO_VARIABLE}|django\.setup|settings\.configure", files.text(path) or "")
-        for path in own
-    ):
-        return None
-    config = files.ini(TOX)
-    if config.has_option("pytest", DJANGO_VARIABLE):
-        return None
-    for key in ("setenv", "set_env"):
-        if match := IN_TOX.search(config.get("testenv", key, fallback="")):
-            break
-    else:
-        programs = [MANAGE, *sorted(path for path in files.paths if STARTS_TESTS.fullmatch(path))]
-        match = next(filter(None, (IN_PROGRAM.search(files.text(path) or "") for path in programs)), None)
+    setenv = "\n".join(files.ini_lines(TOX, "testenv", "setenv", "set_env"))
+    programs = [MANAGE, *sorted(path for path in files.paths if STARTS_TESTS.fullmatch(path))]
+    matches = (IN_PROGRAM.search(files.text(path) or "") for path in programs)
+    match = IN_TOX.search(setenv) or next(filter(None, matches), None)
     if match is None:
         return None
     found.require(PLUGIN, TOX)
     return match[1]
+
+
+def _sets_django_up(files: Files) -> bool:
+    """Return whether pytest's configuration or a conftest.py mentions Django."""
+    own = [path for path in files.paths if path in CONFIGURATION or path.rpartition("/")[2] == "conftest.py"]
+    mentioned = re.compile(rf"{DJANGO_VARIABLE}|django\.setup|settings\.configure")
+    in_tox = files.ini(TOX).has_option("pytest", DJANGO_VARIABLE)
+    return in_tox or any(mentioned.search(files.text(path) or "") for path in own)
 
 
 def read_import_folders(files: Files) -> tuple[str, ...]:

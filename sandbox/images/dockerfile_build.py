@@ -427,6 +427,12 @@ class _Dockerfile:
             decode=True,
             timeout=int(image_build.BUILD_SECONDS),
         )
+        made = self._ended(stream)
+        self._made.append(made)
+        return made
+
+    def _ended(self, stream: Any) -> str:
+        """Follow the output of the engine's builder to its end; return the image's id."""
         made, error = "", None
         for line in stream:
             made = (line.get("aux") or {}).get("ID") or made
@@ -437,7 +443,6 @@ class _Dockerfile:
                 error = "interrupted" if self._builder.stop.is_set() else "it took too long"
         if error is not None or not made:
             raise self._failure(str(error or "the builder ended without an image").strip()[:300])
-        self._made.append(made)
         return made
 
     def _config(self, image: str) -> dict[str, Any]:

@@ -77,14 +77,11 @@ class Build:
     what: str
     """Names the build in messages, as in "the repository's environment"."""
     base: Image
-    """The image to start from."""
     command: tuple[str, ...]
     """Installs everything. An exit status other than 0 is a failure."""
     user: str
     folder: str
-    """The command's working directory."""
     image_env: Mapping[str, str]
-    """Variables of the image."""
     image_command: str
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of the command, besides those of the base image. They do not become part of the new image."""

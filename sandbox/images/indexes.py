@@ -75,7 +75,6 @@ class Registries:
     """Registries of package managers, for builds."""
 
     variables: dict[str, str] = field(default_factory=dict)
-    """Variables of the package managers."""
     files: dict[str, str] = field(default_factory=dict)
     """Their configuration, by path in the home folder."""
     addresses: list[str] = field(default_factory=list)
@@ -97,7 +96,6 @@ class Indexes:
     mirrors: list[str] = field(default_factory=list)
     """Addresses from which apt gets packages on this machine."""
     proxies: dict[str, str] = field(default_factory=dict)
-    """This machine's proxy variables."""
     certificates: Path | None = None
     """File on this machine with the trusted certificate authorities."""
     registries: Registries = field(default_factory=Registries)

@@ -90,11 +90,9 @@ class Builder:
     """Builds layers. Its methods block; they raise EnvironmentBuildFailed."""
 
     api: Any
-    """The engine's client."""
     state: Path
     """Folder for logs, locks and times of last use."""
     say: Say
-    """Receives notes for people."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Ends the work early."""
 

@@ -32,9 +32,7 @@ class EnvironmentImage:
     """An environment image."""
 
     name: str
-    """Name and tag."""
     ident: str
-    """The engine's id."""
     size: int
     """Bytes; layers shared with other images are counted in full."""
     used: float

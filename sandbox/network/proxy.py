@@ -49,7 +49,6 @@ class Caps:
     bytes: int = 4 << 30
     """Bytes in both directions, for all connections together."""
     requests: int = 10_000
-    """Number of requests."""
     head: float = 15.0
     """Seconds to receive the head of a request."""
     connect: float = 20.0
@@ -65,7 +64,6 @@ class NetworkRequest:
     """One request of a program in the sandbox. The proxy fills it in until the request is finished."""
 
     method: str = ""
-    """HTTP method."""
     host: str = ""
     """Host of the request; empty if the request was malformed."""
     port: int = 0
@@ -75,11 +73,8 @@ class NetworkRequest:
     reason: str = ""
     """Why it was refused, failed or was cut off; empty if it finished normally."""
     sent: int = 0
-    """Bytes sent to the host."""
     received: int = 0
-    """Bytes received from the host."""
     seconds: float = 0.0
-    """Duration."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,6 @@ class ProxyRequest:
     """A parsed request."""
 
     method: str
-    """HTTP method."""
     host: str
     """Normalised host."""
     port: int

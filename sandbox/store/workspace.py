@@ -58,7 +58,6 @@ class Patch:
     text: bytes
     """The patch in bytes, as `git apply` takes it; empty if nothing changed."""
     paths: tuple[str, ...]
-    """The changed files."""
     runs_later: tuple[str, ...]
     """Those changed files that run automatically later (CI, editor, test configuration)."""
 
