@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from m3agent.sandbox.errors import SandboxDied, SandboxError, SandboxTimeout
 from m3agent.sandbox.protocol import supervisor
-from m3agent.sandbox.protocol.supervisor import FRAME, LEASE, MAX_PAYLOAD, VERSIONS
+from m3agent.sandbox.protocol.supervisor import FRAME, LEASE, MAX_PAYLOAD
 from m3agent.util.portable_source import portable_text
 
 Header = dict[str, Any]
@@ -52,23 +52,6 @@ exec(compile(read(int(read(8))), "supervisor", "exec"))
 DIAGNOSTICS = 8192  # bytes kept of the supervisor's standard error, which is shown if it dies
 
 
-def common_version(hello: Header) -> int:
-    """Return the newest protocol version that both sides support.
-
-    Raises:
-        SandboxDied: There is no common version.
-    """
-    first = hello.get("protocol", 0)  # version 1 sent only this
-    oldest, newest = hello.get("versions") or [first, first]
-    version = min(newest, VERSIONS[1])
-    if version < max(oldest, VERSIONS[0]):
-        raise SandboxDied(
-            f"the sandbox's supervisor speaks versions {oldest} to {newest} of the protocol, this program "
-            f"{VERSIONS[0]} to {VERSIONS[1]}: both must come from the same release"
-        )
-    return int(version)
-
-
 class Channel:
     """Frames over a pair of byte streams; answers are matched to requests by id.
 
@@ -94,7 +77,7 @@ class Channel:
         self._hello: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
         self._diagnostics = bytearray()
         self.hello: Header = {}
-        """The supervisor's first frame: versions, python, root, seccomp, openat2."""
+        """The supervisor's first frame: python, root, seccomp, openat2."""
         self._dead = False
         self._reason: SandboxError = SandboxDied("the sandbox has been closed")
         self._task = asyncio.create_task(self._pump())
@@ -106,7 +89,6 @@ class Channel:
         Raises:
             SandboxTimeout: The frame did not arrive in time.
             SandboxError: The stream ended first; the error that `why_dead` returned.
-            SandboxDied: There is no common protocol version.
         """
         source = portable_text(supervisor).encode()
         self._writer.write(b"%08d" % len(source) + source)
@@ -114,9 +96,7 @@ class Channel:
             hello = await asyncio.wait_for(asyncio.shield(self._hello), timeout)
         except TimeoutError:
             raise SandboxTimeout(f"the sandbox did not start within {timeout:.0f} s") from None
-        version = common_version(hello)
         self.hello = hello
-        self.tell("speak", version=version)
         self._alive = asyncio.create_task(self._keep_alive())
         return hello
 

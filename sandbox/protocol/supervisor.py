@@ -5,15 +5,13 @@ data on the stream, without annotations (`m3agent.util.portable_source`; see `BO
 So the image needs only an interpreter, and the sandbox contains no file that could be tampered with.
 
 A frame of the protocol is the same in both directions, on standard input and output: the lengths of header
-and payload (`>II`), a JSON header, the raw payload. The first frame is `hello{versions: [oldest, newest],
-python, root, seccomp, openat2}`; the host then selects a version with `speak`. A request has `op` and `id`;
-its answers have the same `id`. At most `most_jobs` commands run at once. The others wait, and their timeouts
-do not start before they do.
+and payload (`>II`), a JSON header, the raw payload. The first frame is `hello{python, root, seccomp, openat2}`.
+A request has `op` and `id`; its answers have the same `id`. At most `most_jobs` commands run at once. The
+others wait, and their timeouts do not start before they do.
 
 ==========  =======================================================  ======================================
 op          request fields (payload)                                 answers
 ==========  =======================================================  ======================================
-speak       version                                                  ok
 exec        argv, cwd, env, timeout, grace, background, limits       started{pid, warm}; out{fd} (payload: bytes);
             more (payload: the child's standard input,               exit{exit, timed_out, oom, total, seconds}
             which `input` continues if `more` is set), file
@@ -72,7 +70,6 @@ if TYPE_CHECKING:
 Header = Dict[str, Any]
 Answer = Optional[Tuple[Header, bytes]]
 
-VERSIONS = (2, 2)  # oldest and newest supported protocol version
 FRAME = struct.Struct(">II")
 MAX_PAYLOAD = 256 << 20
 STREAM_CAP = 50 << 20  # bytes of one job's output sent to the host; the rest is only counted
@@ -802,11 +799,6 @@ class Supervisor:
         self.queue = deque(queued for queued in self.queue if queued[0]["id"] != header["job"])
         return {}, b""
 
-    def op_speak(self, header: Header, payload: bytes) -> Answer:
-        if not VERSIONS[0] <= header["version"] <= VERSIONS[1]:
-            raise Refused("version", "this supervisor speaks versions %d to %d of the protocol" % VERSIONS)
-        return {}, b""
-
     def op_alive(self, header: Header, payload: bytes) -> Answer:
         return None
 
@@ -1233,7 +1225,7 @@ class Supervisor:
         os.set_blocking(self.fd_out, False)
         self.selector.register(self.fd_in, selectors.EVENT_READ, self.receive)
         self.selector.register(wake_read, selectors.EVENT_READ, lambda: os.read(wake_read, 4096))
-        hello = {"ev": "hello", "versions": VERSIONS, "python": sys.version.split()[0], "root": self.root}
+        hello = {"ev": "hello", "python": sys.version.split()[0], "root": self.root}
         self.send(dict(hello, seccomp=self.filtered, openat2=self.openat2))
         faults = 0
         while True:
