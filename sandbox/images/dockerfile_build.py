@@ -235,10 +235,9 @@ def _context(workspace: Workspace, container: Container) -> bytes:
     assert container.dockerfile is not None
     entries = workspace.entries(workspace.base)
     prefix = "" if container.context == "." else f"{container.context}/"
-    ignore_file = next(
-        (p for p in (f"{container.dockerfile}.dockerignore", f"{prefix}.dockerignore") if p in entries), None
-    )
-    text = workspace.store.get_blob(entries[ignore_file].sha).decode(errors="replace") if ignore_file else ""
+    places = (f"{container.dockerfile}.dockerignore", f"{prefix}.dockerignore")
+    ignore_files = [entries[path].sha for path in places if path in entries][:1]
+    text = b"".join(workspace.store.get_blobs(ignore_files)).decode(errors="replace")
     lines = (line.strip() for line in text.splitlines())
     matcher: Any = PatternMatcher([line for line in lines if line and not line.startswith("#")])
     chosen = [
