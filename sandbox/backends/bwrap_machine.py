@@ -21,10 +21,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from m3agent.sandbox.backends.image import ETC, host_folders, host_python_usable, installed_on_host, usr_links
-from m3agent.sandbox.backends.sandbox import ROOT, TEMPORARY, TOOLBOX, Folders, SandboxLimits
+from m3agent.sandbox.backends.process_machine import ProcessMachine, processes_of_user
+from m3agent.sandbox.backends.sandbox import ROOT, TEMPORARY, TOOLBOX, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, SandboxDied, SandboxError
 from m3agent.sandbox.protocol.channel import BOOT, Channel
-from m3agent.util.start_process import start_process, wait_killed
+from m3agent.util.start_process import wait_killed
 
 FIRST_USER = 0x70000000
 """First of the user ids that no Linux system assigns (systemd's "Users, Groups, UIDs and GIDs").
@@ -88,16 +89,6 @@ def _others() -> int:
     return 0 if os.geteuid() == 0 or release >= OWN_COUNT else processes_of_user()
 
 
-def processes_of_user() -> int:
-    """Return the number of processes and threads of this process's user."""
-    count = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # the process has ended meanwhile
-            if process.stat().st_uid == os.getuid():
-                count += len(list(process.joinpath("task").iterdir()))
-    return count
-
-
 def _etc() -> dict[str, int]:
     """Return a descriptor for each file of the sandbox's /etc; the caller closes them after the start."""
     found = {}
@@ -112,7 +103,6 @@ def command(limits: SandboxLimits, etc: Mapping[str, int] | None = None) -> list
     """Return the bubblewrap command line that starts the supervisor.
 
     Args:
-        limits: Resources of the sandbox.
         etc: File name in /etc to a descriptor with its content.
 
     Raises:
@@ -155,19 +145,14 @@ def command(limits: SandboxLimits, etc: Mapping[str, int] | None = None) -> list
     ]
 
 
-class BwrapMachine:
+class BwrapMachine(ProcessMachine):
     """One bubblewrap process that runs the supervisor and communicates over pipes."""
 
     name = "bwrap"
     isolated = True
 
     def __init__(self, limits: SandboxLimits) -> None:
-        self.limits = limits
-        self.environment: dict[str, str] = {}
-        self.folders = Folders()
-        self.image_id = installed_on_host()
-        self._process: asyncio.subprocess.Process | None = None
-        self._stderr = bytearray()
+        super().__init__(limits, installed_on_host())
         self._pids = limits.pids + _others()
 
     def job_limits(self) -> dict[str, int]:
@@ -178,27 +163,13 @@ class BwrapMachine:
         """Start bubblewrap; the supervisor's first frame arrives on the returned channel."""
         etc = _etc()
         try:
-            argv = command(self.limits, etc)
-            process = await start_process(
-                *argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                limit=4 << 20,
-                cwd="/",
-                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-                pass_fds=tuple(etc.values()),
-                start_new_session=True,
-            )
+            env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+            return await self._start(*command(self.limits, etc), env=env, pass_fds=tuple(etc.values()))
         except OSError as error:
             raise EngineUnavailable(f"cannot start bubblewrap: {error.strerror}") from None
         finally:
             for fd in etc.values():
                 os.close(fd)
-        self._process = process
-        assert process.stdin and process.stdout and process.stderr
-        self._drain = asyncio.create_task(self._keep_stderr(process.stderr))
-        return Channel(process.stdout, process.stdin, multiplexed=False, why_dead=self._why_dead)
 
     async def destroy(self) -> None:
         """Kill bubblewrap and the processes that it started; its process namespace ends with it."""
@@ -206,37 +177,31 @@ class BwrapMachine:
             return
         # Do not use `send_signal`, and do not close the whole transport. Both reap the process behind the
         # back of asyncio's watcher, which then complains on standard error.
-        self._kill(self._process.pid)
+        self._kill(self._process)
         await wait_killed(self._process)
         await asyncio.gather(self._drain, return_exceptions=True)
 
-    def _kill(self, pid: int) -> None:
+    def _kill(self, process: asyncio.subprocess.Process) -> None:
         """Send SIGKILL to bubblewrap's process group, unless bubblewrap has ended.
 
         Killing only bubblewrap is not enough: at first, its child has not yet requested to die with it. The
         child would survive and wait forever. Later, the child leaves the group, but from then on it ends with
         bubblewrap or with its standard input.
         """
-        assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             try:
-                os.close(os.pidfd_open(pid))  # the pid still belongs to a process
+                os.close(os.pidfd_open(process.pid))  # the pid still belongs to a process
             except OSError as error:
                 if error.errno != errno.ENOSYS:  # before Linux 5.3
                     return
-            if self._process.returncode is None:
-                os.killpg(pid, signal.SIGKILL)
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
-    async def _keep_stderr(self, stream: asyncio.StreamReader) -> None:
-        while data := await stream.read(4096):
-            self._stderr = (self._stderr + data)[-4096:]
-
-    async def _why_dead(self) -> SandboxError:
-        said = bytes(self._stderr).decode(errors="replace").strip().splitlines()
-        own = [line for line in said if line.startswith("bwrap: ")]
+    def _explain(self, lines: list[str]) -> SandboxError:
+        own = [line for line in lines if line.startswith("bwrap: ")]
         if not own:
             return SandboxDied(
-                f"bubblewrap ended: {said[-1]}" if said else "the sandbox's process was killed"
+                f"bubblewrap ended: {lines[-1]}" if lines else "the sandbox's process was killed"
             )
         text = f"bubblewrap ended: {own[-1]}"
         if setting := barred_by():

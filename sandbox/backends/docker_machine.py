@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,6 @@ def _tmpfs(size: int, inodes: int, options: str, *, podman: bool) -> str:
 
     Podman supports neither an owner nor a limit on inodes. There, the memory limit also stops a flood of
     empty files.
-
-    Args:
-        size: The most bytes.
-        inodes: The most files.
-        options: Further mount options.
-        podman: The engine is Podman.
     """
     own = "notmpcopyup" if podman else f"nr_inodes={inodes},uid=1000,gid=1000"
     return f"rw,nosuid,nodev,size={size},{options},{own}"
@@ -120,28 +114,19 @@ class DockerMachine:
             EngineUnavailable: The engine stopped answering or refused the start.
             ImageMissing: The image does not exist or has no python3.
         """
-        from docker.errors import APIError, DockerException
-        from requests.exceptions import RequestException
-
         if self._choose is not None:
             self._wanted = await self._choose()
-        try:
+        with _start_failures():
             raw = await uninterrupted(self._create)
-        except APIError as error:
-            raise _start_failed(error) from None
-        except (DockerException, RequestException) as error:
-            raise EngineUnavailable(f"the Docker engine stopped while starting a sandbox: {error}") from None
         raw.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=raw, limit=4 << 20)
         channel = Channel(reader, writer, multiplexed=True, why_dead=self._why_dead)
         try:
-            await uninterrupted(self._start)
-        except APIError as error:
+            with _start_failures():
+                await uninterrupted(self._start)
+        except SandboxError:
             await channel.close()
-            raise _start_failed(error) from None
-        except (DockerException, RequestException) as error:
-            await channel.close()
-            raise EngineUnavailable(f"the Docker engine stopped while starting a sandbox: {error}") from None
+            raise
         return channel
 
     async def destroy(self) -> None:
@@ -179,7 +164,7 @@ class DockerMachine:
             },
             log_config={"Type": "none", "Config": {}},
             ulimits=[{"Name": "core", "Soft": 0, "Hard": 0}],
-            binds=[f"{folder}:{folder}:ro" for folder in image.binds if Path(folder).exists()],
+            binds=image.mounts,
             tmpfs={
                 ROOT: _tmpfs(limits.disk, limits.inodes, "exec,mode=0755", podman=podman),
                 TEMPORARY: _tmpfs(limits.scratch, limits.inodes, "exec,mode=1777", podman=podman),
@@ -279,13 +264,23 @@ def _start_time(pid: int) -> str | None:
         return None
 
 
-def _start_failed(error: Any) -> Exception:
-    text = str(error.explanation or error)
-    if "executable file not found" in text or "python3" in text:
-        return ImageMissing(
-            "the image has no python3, which every sandbox needs: add it, or name another image with --image"
-        )
-    return EngineUnavailable(f"the Docker engine refused to start a sandbox: {text.strip()}")
+@contextlib.contextmanager
+def _start_failures() -> Iterator[None]:
+    """Convert the engine's errors at a sandbox's start."""
+    from docker.errors import APIError, DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except APIError as error:
+        text = str(error.explanation or error)
+        if "executable file not found" in text or "python3" in text:
+            raise ImageMissing(
+                "the image has no python3, which every sandbox needs: add it, or name another image with --image"
+            ) from None
+        raise EngineUnavailable(f"the Docker engine refused to start a sandbox: {text.strip()}") from None
+    except (DockerException, RequestException) as error:
+        raise EngineUnavailable(f"the Docker engine stopped while starting a sandbox: {error}") from None
 
 
 def ensure_reaper(path: str | None) -> None:
@@ -303,11 +298,6 @@ def why_ended(api: Any, container: str, memory: int) -> SandboxError:
 
     A container removes itself when it ends, so its state is not available afterwards. The engine's recent events
     are: Docker keeps the last 256.
-
-    Args:
-        api: A `docker.APIClient`.
-        container: Id of the container.
-        memory: Memory limit of the container in bytes.
 
     Returns:
         OutOfMemory; EngineUnavailable if the engine itself no longer answers; otherwise SandboxDied.

@@ -38,7 +38,6 @@ class SandboxSpec:
     image: str | None = None
     """The image to start from; None for the default."""
     limits: SandboxLimits = field(default_factory=SandboxLimits)
-    """The limits on resources."""
     allow_net: tuple[AllowedHost, ...] = ()
     """The hosts that commands may reach; empty for no network at all."""
     image_of: Callable[[Workspace, str], Awaitable[str]] | None = field(default=None, compare=False)
@@ -66,12 +65,7 @@ def parse_bytes(text: str) -> int:
 
 
 def allowed_backends(backend: Backend | None, image: str | None) -> tuple[Backend, ...]:
-    """Return the backends that a sandbox may use, best first. The first one that works on this host is used.
-
-    Args:
-        backend: The backend that the user named, or None.
-        image: The image that the sandbox must start from, or None.
-    """
+    """Return the backends that a sandbox may use, best first. The first one that works on this host is used."""
     if backend is not None:
         return (backend,)
     return tuple(kind for kind in kinds.ISOLATED if image is None or kind not in kinds.IMAGELESS)
@@ -89,10 +83,6 @@ def image_conflict(backend: Backend | None, image: str | None) -> str | None:
 
 async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backend:
     """Return the backend to use. A backend that the user named is not tried out.
-
-    Args:
-        spec: The sandbox that the user wants.
-        say: Receives a message if it is not the first choice.
 
     Raises:
         EngineUnavailable: No backend works here; the sentence says what to do.
@@ -125,13 +115,7 @@ def new_sandbox(
     say: Callable[[str], None],
     on_request: Callable[[NetworkRequest], None] = lambda _: None,
 ) -> Sandbox:
-    """Return a sandbox over a workspace. It starts when it is entered as a context.
-
-    Args:
-        spec: The sandbox that the user wants.
-        say: Receives messages for people.
-        on_request: Receives every network request of programs in the sandbox, allowed or not.
-    """
+    """Return a sandbox over a workspace. It starts when it is entered as a context."""
     network = None
     if spec.allow_net:
         upstream = Upstream.of_environment(os.environ)

@@ -13,21 +13,20 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from m3agent.sandbox.backends.bwrap_machine import processes_of_user
 from m3agent.sandbox.backends.image import DEFAULT_PATH
+from m3agent.sandbox.backends.process_machine import ProcessMachine, processes_of_user
 from m3agent.sandbox.backends.sandbox import Folders, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, SandboxDied, SandboxError
 from m3agent.sandbox.protocol.channel import BOOT, Channel
 from m3agent.sandbox.protocol.supervisor import parent_of, remove, set_dumpable
 from m3agent.sandbox.store.git import SKIP_FOLDERS
-from m3agent.util.start_process import start_process, wait_killed
+from m3agent.util.start_process import wait_killed
 from m3agent.util.threads import uninterrupted
 
 PREFIX = "m3agent-here-"
@@ -180,7 +179,7 @@ def _ancestors() -> list[int]:
     return found
 
 
-class HereMachine:
+class HereMachine(ProcessMachine):
     """A supervisor in the present container.
 
     Args:
@@ -195,15 +194,10 @@ class HereMachine:
     def __init__(
         self, limits: SandboxLimits, source: Path | None = None, ignored: tuple[str, ...] = ()
     ) -> None:
-        self.limits = limits
-        self.environment: dict[str, str] = {}
         # commands may install packages at any time, so no earlier result is valid
-        self.image_id = uuid.uuid4().hex
-        self.folders = Folders()
+        super().__init__(limits, uuid.uuid4().hex)
         self._source = source
         self._ignored = ignored
-        self._process: asyncio.subprocess.Process | None = None
-        self._stderr = bytearray()
         self._job_limits = {"AS": limits.memory, "FSIZE": limits.disk}
         if os.geteuid() != 0:  # the kernel does not limit root's processes
             self._job_limits["NPROC"] = limits.pids + processes_of_user()
@@ -232,26 +226,13 @@ class HereMachine:
                     add_ignored, self._source, self._ignored, Path(self.folders.work_tree)
                 )
             set_dumpable(0)  # /proc hides this process's variables from commands
-            process = await start_process(
-                *(sys.executable, "-I", "-S", "-c", BOOT, self.folders.work_tree, str(folder)),
-                *map(str, _ancestors()),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                limit=4 << 20,
-                cwd="/",
-                env={"PATH": DEFAULT_PATH},
-                start_new_session=True,
-            )
+            argv = (sys.executable, "-I", "-S", "-c", BOOT, self.folders.work_tree, str(folder))
+            return await self._start(*argv, *map(str, _ancestors()), env={"PATH": DEFAULT_PATH})
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, OSError):
                 raise EngineUnavailable(f"cannot start a sandbox here: {error.strerror}") from None
             raise
-        self._process = process
-        assert process.stdin and process.stdout and process.stderr
-        self._drain = asyncio.create_task(self._keep_stderr(process.stderr))
-        return Channel(process.stdout, process.stdin, multiplexed=False, why_dead=self._why_dead)
 
     async def destroy(self) -> None:
         """End the sandbox; its guard ends all processes and deletes its folder."""
@@ -272,10 +253,5 @@ class HereMachine:
         # nothing is left to do, unless the guard was ended before it had begun
         await uninterrupted(lambda: remove(str(Path(self.folders.work_tree).parent)))
 
-    async def _keep_stderr(self, stream: asyncio.StreamReader) -> None:
-        while data := await stream.read(4096):
-            self._stderr = (self._stderr + data)[-4096:]
-
-    async def _why_dead(self) -> SandboxError:
-        said = bytes(self._stderr).decode(errors="replace").strip().splitlines()
-        return SandboxDied(f"the supervisor ended: {said[-1]}" if said else "the supervisor was killed")
+    def _explain(self, lines: list[str]) -> SandboxError:
+        return SandboxDied(f"the supervisor ended: {lines[-1]}" if lines else "the supervisor was killed")

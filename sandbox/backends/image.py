@@ -50,7 +50,6 @@ class Image:
     binds: tuple[str, ...] = ()
     """The host's folders that must be mounted with it, read-only."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables that it sets."""
     ident: str = ""
     """The engine's id of it, which is a hash of its content."""
 
@@ -58,6 +57,11 @@ class Image:
     def path(self) -> str:
         """The PATH for programs in it."""
         return self.env.get("PATH") or DEFAULT_PATH
+
+    @property
+    def mounts(self) -> list[str]:
+        """Its `binds` as the engine takes them, those that exist."""
+        return [f"{folder}:{folder}:ro" for folder in self.binds if Path(folder).exists()]
 
 
 def usr_links() -> list[tuple[str, str]]:
@@ -108,11 +112,6 @@ def skeleton_archive() -> bytes:
 
 def find_image(api: Any, wanted: str | None, say: Callable[[str], None]) -> Image:
     """Return the image to use. May take minutes if the image is pulled; `say` receives notes for the user.
-
-    Args:
-        api: The engine's `docker.APIClient`.
-        wanted: Name of the image that the user wants.
-        say: Receives notes for the user.
 
     Raises:
         ImageMissing: The wanted image is not here, or this machine can make no image.

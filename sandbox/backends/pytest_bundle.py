@@ -4,8 +4,8 @@ If the sandbox's Python has the same bytecode version as ours, the compiled file
 then start twice as fast.
 
 m3agent's own pytest is too new for an old Python. The wheels of an older one are downloaded once, from the package index that pip
-uses on this machine, and kept in the user's cache folder. Their versions and hashes are fixed here, so every machine runs the
-same.
+uses on this machine, and kept in the user's cache folder. Their versions and hashes are fixed (`pytest_releases.toml`), so every
+machine runs the same.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -25,56 +26,10 @@ from m3agent.sandbox.backends.pip_wheels import pip_wheels
 
 OWN_SINCE = (3, 11)
 """m3agent's own pytest has everything that it needs since this Python."""
-RELEASES: tuple[tuple[tuple[int, int], dict[str, str]], ...] = (
-    (
-        (3, 5),
-        {
-            "attrs==20.3.0": "31b2eced602aa8423c2aea9c76a724617ed67cf9513173fd3a4f03e3a929c7e6",
-            "importlib-metadata==2.1.3": "52e65a0856f9ba7ea8f2c4ced253fb6c88d1a8c352cb1e916cff4eb17d5a693d",
-            "iniconfig==1.1.1": "011e24c64b7f47f6ebd835bb12a743f2fbe9a26d4cecaa7f53bc4f35ee9da8b3",
-            "packaging==20.9": "67714da7f7bc052e064859c05c595155bd1ee9f69f76557e21f051443c20947a",
-            "pathlib2==2.3.5": "0ec8205a157c80d7acc301c0b18fbd5d44fe655968f5d947b6ecef5290fc35db",
-            "pluggy==0.13.1": "966c145cd83c96502c3c3868f50408687b38434af77734af1e9ca461a4081d2d",
-            "py==1.11.0": "607c53218732647dff4acdfcd50cb62615cedf612e72d1724fb1a0cc6405b378",
-            "pyparsing==2.4.7": "ef9d7589ef3c200abe66653d3f1ab1033c3c419ae9b9bdb1240a85b024efc88b",
-            "pytest==6.1.2": "4288fed0d9153d9646bfcdf0c0428197dba1ecb27a33bb6e031d002fa88653fe",
-            "six==1.17.0": "4721f391ed90541fddacab5acf947aa0d3dc7d27b2e1e8eda2be8970586c3274",
-            "toml==0.10.2": "806143ae5bfb6a3c6e736a764057db0e6a0e05e338b5630894a5f779cabb4f9b",
-            "zipp==1.2.0": "e0d9e63797e483a30d27e09fffd308c59a700d365ec34e93cc100844168bf921",
-        },
-    ),
-    (
-        (3, 6),
-        {
-            "attrs==22.2.0": "29e95c7f6778868dbd49170f98f8818f78f3dc5e0e37c0b1f474e3561b240836",
-            "importlib-metadata==4.8.3": "65a9576a5b2d58ca44d133c42a241905cc45e34d2c06fd5ba2bafa221e5d7b5e",
-            "iniconfig==1.1.1": "011e24c64b7f47f6ebd835bb12a743f2fbe9a26d4cecaa7f53bc4f35ee9da8b3",
-            "packaging==21.3": "ef103e05f519cdc783ae24ea4e2e0f508a9c99b2d4969652eed6a2e1ea5bd522",
-            "pluggy==1.0.0": "74134bbf457f031a36d68416e1509f34bd5ccc019f0bcc952c7b909d06b37bd3",
-            "py==1.11.0": "607c53218732647dff4acdfcd50cb62615cedf612e72d1724fb1a0cc6405b378",
-            "pyparsing==3.0.7": "a6c06a88f252e6c322f65faf8f418b16213b51bdfaece0524c1c1bc30c63c484",
-            "pytest==7.0.1": "9ce3ff477af913ecf6321fe337b93a2c0dcf2a0a1439c43f5452112c1e4280db",
-            "tomli==1.2.3": "e3069e4be3ead9668e21cb9b074cd948f7b3113fd9c8bba083f48247aab8b11c",
-            "typing-extensions==4.1.1": "21c85e0fe4b9a155d0799430b0ad741cdce7e359660ccbd8b530613e8df88ce2",
-            "zipp==3.6.0": "9fe5ea21568a0a70e50f273397638d39b03353731e6cbbb3fd8502a33fec40bc",
-        },
-    ),
-    (
-        (3, 7),
-        {
-            "exceptiongroup==1.2.2": "3111b9d131c238bec2f8f516e123e14ba243563fb135d3fe885990585aa7795b",
-            "importlib-metadata==6.7.0": "cb52082e659e97afc5dac71e79de97d8681de3aa07ff18578330904a9d18e5b5",
-            "iniconfig==2.0.0": "b6a85871a79d2e3b22d2d1b94ac2824226a63c6b741c88f7ae975f18b6778374",
-            "packaging==24.0": "2ddfb553fdf02fb784c234c7ba6ccc288296ceabec964ad2eae3777778130bc5",
-            "pluggy==1.2.0": "c2fd55a7d7a3863cba1a013e4e2414658b1d07b6bc57b3919e0c63c9abb99849",
-            "pytest==7.4.4": "b090cdf5ed60bf4c45261be03239c2c1c22df034fbffe691abe93cd80cea01d8",
-            "tomli==2.0.1": "939de3e7a6161af0c887ef91b7d41a53e7c5a1ca976325f429cb46ea9bc30ecc",
-            "typing-extensions==4.7.1": "440d5dd3af93b060174bf433bccd69b0babc3b15b1a8dca43789fd7f61514b36",
-            "zipp==3.15.0": "48904fc76a60e542af151aded95726c1a5c34ed43ab4134b597665c86d7ad556",
-        },
-    ),
+RELEASES: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("pytest_releases.toml").read_text("utf-8")
 )
-"""Releases of pytest and of what it needs, with the SHA-256 of their wheels, for Pythons from this version on."""
+"""Releases of pytest and of what it needs, with the SHA-256 of their wheels, by the oldest Python of each."""
 MODULES = {
     "attrs": "attr",
     "typing-extensions": "typing_extensions",
@@ -97,7 +52,7 @@ def module_of(requirement: str) -> str:
     return MODULES.get(name, name)
 
 
-OLD_MODULES = tuple(sorted({module_of(name) for _, release in RELEASES for name in release}))
+OLD_MODULES = tuple(sorted({module_of(name) for release in RELEASES.values() for name in release}))
 """All modules of these releases."""
 DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 """Our own pytest and what it needs. Each has one module, of the same name. They are pure Python, so one copy works in every
@@ -124,8 +79,6 @@ def missing_files(python: str, missing: Collection[str], *, compiled: bool) -> F
     """Return the files of a pytest that an image needs: our own, or one for an old Python. Blocking; may download.
 
     Args:
-        python: Version of the image's Python.
-        missing: Modules of `WANTED_MODULES` that it lacks.
         compiled: Whether it has the bytecode version of our Python.
     """
     if not needs_old_pytest(python):
@@ -177,13 +130,8 @@ def old_pytest_files(python: str, missing: frozenset[str], cache: Path | None = 
     """Return the files of a pytest for `Sandbox._put`: path, git's mode, empty id, content. Blocking; may download.
 
     If no pytest can be had, the files are a module `pytest` that says why when it is imported.
-
-    Args:
-        python: Version of the sandbox's Python.
-        missing: Modules that the image lacks.
-        cache: Folder for the wheels; None for the user's cache folder.
     """
-    release = [wheels for since, wheels in RELEASES if since <= _minor(python)]
+    release = [wheels for since, wheels in RELEASES.items() if _minor(since) <= _minor(python)]
     if not release:
         return _absent(f"m3agent has no pytest for Python {python}")
     wanted = {name: digest for name, digest in release[-1].items() if module_of(name) in missing}

@@ -83,7 +83,6 @@ class SandboxLimits:
     memory: int = 4 << 30
     """Bytes of memory, including the file systems, which are in memory (tmpfs)."""
     cpus: float = 2.0
-    """Number of CPUs."""
     pids: int = 256
     """Number of processes and threads."""
 
@@ -146,7 +145,6 @@ class ExecResult:
     timed_out: bool
     """Whether the timeout ended the command."""
     seconds: float
-    """Duration."""
     digest: str = ""
     """SHA-256 over exit status and output (the output's first 50 MiB); for a command that did not start, the
     error code.

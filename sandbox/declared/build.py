@@ -143,8 +143,7 @@ def _outside_tests(files: Files) -> Iterator[str]:
 def _inputs(files: Files, whole: dict[str, Any], *, extensions: bool) -> tuple[str, ...]:
     """Return the files that decide what the build makes.
 
-    For extension modules, those are all files but the text of tests and documentation, and the Python modules only if the
-    compiler reads such. A version file depends only on the configuration and on the code of the project's own build backend.
+    A version file depends only on the configuration and on the code of the project's own build backend.
     """
     backends = map(posixpath.normpath, texts_at(whole, "build-system.backend-path"))
     folders = tuple(f"{folder}/" for folder in backends if folder != ".")
@@ -153,8 +152,11 @@ def _inputs(files: Files, whole: dict[str, Any], *, extensions: bool) -> tuple[s
         for path in files.paths
         if path in {PYPROJECT, CFG} or path.startswith(folders) or ("/" not in path and path.endswith(".py"))
     }
-    if not extensions:
-        return tuple(sorted(configuration))
+    return tuple(sorted(configuration | (_compiled(files, whole) if extensions else set())))
+
+
+def _compiled(files: Files, whole: dict[str, Any]) -> set[str]:
+    """Return all files but the text of tests and documentation; Python modules only if the compiler reads such."""
     outside = set(_outside_tests(files))
     decide = {
         path
@@ -164,4 +166,4 @@ def _inputs(files: Files, whole: dict[str, Any], *, extensions: bool) -> tuple[s
     in_setup = READS_PYTHON.search(files.text(PY) or "")
     if not (in_setup or READ_PYTHON & _build_requires(whole) or any(p.endswith(".pyx") for p in outside)):
         decide = {path for path in decide if not path.endswith((".py", ".pyi"))}
-    return tuple(sorted(decide | configuration))
+    return decide

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from m3agent.sandbox.declared.types import Files, ScanResult, table
+from m3agent.sandbox.declared.types import Files, ScanResult, table, texts_at
 
 DOCKERFILES = ("Dockerfile", "Containerfile")
 PLACES = (".devcontainer/devcontainer.json", ".devcontainer.json")
@@ -77,6 +77,33 @@ def without_comments(text: str) -> str:
 
 
 def _devcontainer(files: Files, place: str, found: ScanResult) -> Container | None:
+    config = _configuration(files, place, found)
+    if config is None:
+        return None
+    build = table(config, "build")
+    ignored = {key for key in config if key not in FOLLOWED | HARMLESS}
+    ignored |= {f"build.{key}" for key in build if key not in {"dockerfile", "context", "target", "args"}}
+    if ignored:
+        found.notice(place, f"ignored: {', '.join(sorted(ignored))}")
+    dockerfile = build.get("dockerfile") or config.get("dockerFile")
+    image = config.get("image")
+    if isinstance(dockerfile, str):
+        context = build.get("context") or config.get("context") or "."
+        container, problem = _to_build(files, place, dockerfile, str(context), build)
+    elif isinstance(image, str):
+        container = Container(place, image=image)
+        fits = re.fullmatch(r"[a-z0-9][\w.:/@-]*", image)
+        problem = "" if fits else f"'{image[:80]}' is not the name of an image"
+    else:
+        container, problem = None, "names neither an image nor a Dockerfile"
+    if problem:
+        found.notice(place, problem)
+        return None
+    return container
+
+
+def _configuration(files: Files, place: str, found: ScanResult) -> dict[str, Any] | None:
+    """Return the settings in a devcontainer.json; None if they cannot be read."""
     text = files.text(place, found)
     if text is None:
         return None
@@ -88,36 +115,22 @@ def _devcontainer(files: Files, place: str, found: ScanResult) -> Container | No
     if not isinstance(config, dict):
         found.notice(place, "not a JSON object: not read")
         return None
-    build = table(config, "build")
-    ignored = {key for key in config if key not in FOLLOWED | HARMLESS}
-    ignored |= {f"build.{key}" for key in build if key not in {"dockerfile", "context", "target", "args"}}
-    if ignored:
-        found.notice(place, f"ignored: {', '.join(sorted(ignored))}")
+    return config
+
+
+def _to_build(
+    files: Files, place: str, dockerfile: str, context: str, build: dict[str, Any]
+) -> tuple[Container, str]:
+    """Return the image to build from a Dockerfile, and why it cannot be used; empty if it can."""
     folder = posixpath.dirname(place)
-    dockerfile = build.get("dockerfile") or config.get("dockerFile")
-    image = config.get("image")
-    if isinstance(dockerfile, str):
-        path = posixpath.normpath(posixpath.join(folder, dockerfile))
-        context = posixpath.normpath(
-            posixpath.join(folder, str(build.get("context") or config.get("context") or "."))
-        )
-        if path not in files.paths:
-            found.notice(place, f"names the Dockerfile {dockerfile}, which is not a file of the repository")
-            return None
-        if context.startswith(("..", "/")):
-            found.notice(place, f"its context {context} is outside the repository")
-            return None
-        target = build.get("target")
-        args = {str(k): v for k, v in table(build, "args").items() if isinstance(v, str)}
-        named = [path, context, *args.values(), target if isinstance(target, str) else ""]
-        if any("${" in value for value in named):
-            found.notice(place, "uses variables of the host: ignored")
-            return None
-        return Container(place, None, path, context, target if isinstance(target, str) else None, args)
-    if isinstance(image, str):
-        if not re.fullmatch(r"[a-z0-9][\w.:/@-]*", image):
-            found.notice(place, f"'{image[:80]}' is not the name of an image")
-            return None
-        return Container(place, image=image)
-    found.notice(place, "names neither an image nor a Dockerfile")
-    return None
+    path, context = (posixpath.normpath(posixpath.join(folder, name)) for name in (dockerfile, context))
+    target = next(texts_at(build, "target"), None)
+    args = {str(key): value for key, value in table(build, "args").items() if isinstance(value, str)}
+    problems = {
+        f"names the Dockerfile {dockerfile}, which is not a file of the repository": path not in files.paths,
+        f"its context {context} is outside the repository": context.startswith(("..", "/")),
+        "uses variables of the host: ignored": "${"
+        in " ".join([path, context, target or "", *args.values()]),
+    }
+    problem = next((text for text, holds in problems.items() if holds), "")
+    return Container(place, None, path, context, target, args), problem

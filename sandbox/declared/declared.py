@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import posixpath
 import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.backends.pytest_bundle import DISTRIBUTIONS
 from m3agent.sandbox.declared.accepted_pythons import minor_of, pythons_in, read_ci_pythons
+from m3agent.sandbox.declared.commands import read_bounds, read_named, read_nox
 from m3agent.sandbox.declared.in_tree import read_in_tree, read_project
-from m3agent.sandbox.declared.locks import read_locks
-from m3agent.sandbox.declared.named import read_bounds, read_named, read_nox
+from m3agent.sandbox.declared.poetry import NotSimple, specifier
 from m3agent.sandbox.declared.requirements import read_requirements, requirements_files
 from m3agent.sandbox.declared.setup_files import read_tox
 from m3agent.sandbox.declared.testing import (
@@ -25,7 +27,22 @@ from m3agent.sandbox.declared.testing import (
     read_import_folders,
     read_test_options,
 )
-from m3agent.sandbox.declared.types import TEST_GROUPS, DeclaredProject, Files, InTree, ScanResult, name_of
+from m3agent.sandbox.declared.types import (
+    TEST_GROUPS,
+    DeclaredProject,
+    Files,
+    InTree,
+    ScanResult,
+    name_of,
+    strings,
+    table,
+    values_at,
+)
+
+UV, PYLOCK = "uv.lock", "pylock.toml"
+LOCKS = (UV, "poetry.lock", "pdm.lock", PYLOCK)
+ELSEWHERE = {"git", "path", "url", "vcs", "directory", "archive"}
+"""Keys of packages that come from an address or a folder."""
 
 
 @dataclass(frozen=True)
@@ -196,3 +213,48 @@ def _comes_along(line: str) -> bool:
     if canonicalize_name(requirement.name) not in ours or requirement.extras:
         return False
     return requirement.specifier.contains(importlib.metadata.version(requirement.name), prereleases=True)
+
+
+def read_locks(files: Files, found: ScanResult) -> None:
+    """Add the versions of the first lock file that is there as constraints, whatever requires the packages."""
+    name = next((name for name in LOCKS if name in files.paths), UV)
+    lock = files.toml(name, found)
+    python = lock.get("requires-python") or table(lock, "metadata").get("python-versions")
+    if isinstance(python, str):
+        with contextlib.suppress(NotSimple):  # only Poetry offers alternatives
+            found.accept_python(specifier(python))
+    packages = map(table, values_at(lock, "packages.*" if name == PYLOCK else "package.*"))
+    by_name: dict[str, dict[str, dict[str, Any]]] = {}  # then by version
+    for package in packages:
+        if _from_index(package, name):
+            by_name.setdefault(package["name"], {}).setdefault(package["version"], package)
+    for package_name, versions in by_name.items():
+        ends = {version: f" ; {_marker(package, name)}" for version, package in versions.items()}
+        if len(versions) == 1:
+            ends = dict.fromkeys(versions, "")
+        elif " ; " in ends.values():
+            found.notice(name, f"{package_name} is locked at several versions: no version is fixed")
+            continue
+        for version, end in ends.items():
+            found.constrain(f"{package_name}=={version}{end}", name)
+
+
+def _from_index(package: dict[str, Any], lock: str) -> bool:
+    """Return whether a locked package is one version from a package index."""
+    version = package.get("version")
+    if not isinstance(package.get("name"), str) or not isinstance(version, str) or "+" in version:
+        return False  # only one special index has local versions (with +)
+    source = table(package.get("source"))
+    if lock == UV:
+        return "registry" in source
+    return source.get("type") in (None, "legacy") and not ELSEWHERE & package.keys()
+
+
+def _marker(package: dict[str, Any], lock: str) -> str:
+    """Return the condition under which this one of several locked versions counts."""
+    if lock == UV:
+        return " or ".join(f"({marker})" for marker in strings(package.get("resolution-markers")))
+    markers = package.get("markers")
+    if isinstance(markers, dict):  # by group
+        return " or ".join(f"({m})" for m in dict.fromkeys(markers.values()) if isinstance(m, str))
+    return markers if isinstance(markers, str) else ""

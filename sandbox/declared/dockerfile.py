@@ -91,11 +91,6 @@ def read_stages(
 ) -> list[Stage]:
     """Return the stages up to the wanted one, which is the last.
 
-    Args:
-        instructions: The instructions of a Dockerfile.
-        target: Name of the wanted stage; None for the last one.
-        args: Values for its arguments.
-
     Raises:
         ValueError: The stages are not well-formed; a phrase that says why.
     """
@@ -126,7 +121,6 @@ def declared_argument(text: str, values: Mapping[str, str], args: Mapping[str, s
     """Return the arguments that an instruction ARG declares, those with a value.
 
     Args:
-        text: The instruction's text.
         values: Values that its defaults may refer to.
         args: Values that were given, which replace the defaults.
     """

@@ -145,12 +145,11 @@ def _sources(whole: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _lines(below: Files, whole: dict[str, Any], folder: str) -> Iterator[tuple[str, str]]:
     """Yield requirement lines, each with the folder that its paths start from."""
-    config = below.ini(CFG).get("options", "install_requires", fallback="").splitlines()
-    for line in [*texts_at(whole, *LINES), *config]:
+    for line in [*texts_at(whole, *LINES), *below.ini_lines(CFG, "options", "install_requires")]:
         yield line, folder
     if folder:
         return
-    for line in below.ini(TOX).get("testenv", "deps", fallback="").splitlines():
+    for line in below.ini_lines(TOX, "testenv", "deps"):
         yield line, ""
     for path in requirements_files(below):
         for line in logical_lines(below.text(path) or ""):

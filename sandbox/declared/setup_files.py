@@ -12,7 +12,7 @@ from typing import Any
 
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.requirements import asks_folder, read_named_file
-from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
+from m3agent.sandbox.declared.types import Files, ScanResult, strings, table, texts_at
 from m3agent.util.python_ast import parse
 
 CFG, PY, TOX = "setup.cfg", "setup.py", "tox.ini"
@@ -52,14 +52,7 @@ def setup_arguments(files: Files, found: ScanResult) -> tuple[set[str], dict[str
 def read_setup_py(files: Files, found: ScanResult) -> None:
     """Add the requirements in the literal arguments of setup() in setup.py."""
     given, values = setup_arguments(files, found)
-    name = values.get("name")
-    if isinstance(name, str) and name:
-        version = values.get("version")
-        groups = {
-            group: _scripts(lines if isinstance(lines, list) else str(lines).splitlines())
-            for group, lines in table(values.get("entry_points")).items()
-        }
-        found.name_project(name, version if isinstance(version, str) else UNKNOWN_VERSION, groups)
+    _name_project(values, found)
     if isinstance(values.get("python_requires"), str):
         found.accept_python(values["python_requires"])
     for key in ("install_requires", "tests_require", "extras_require"):
@@ -73,6 +66,16 @@ def read_setup_py(files: Files, found: ScanResult) -> None:
             text = one if isinstance(one, str) else "\n".join(strings(one))
             for line in filter(None, map(str.strip, text.splitlines())):
                 found.require(line, PY)
+
+
+def _name_project(values: dict[str, Any], found: ScanResult) -> None:
+    name, version = (next(texts_at(values, key), "") for key in ("name", "version"))
+    if name:
+        groups = {
+            group: _scripts(lines if isinstance(lines, list) else str(lines).splitlines())
+            for group, lines in table(values.get("entry_points")).items()
+        }
+        found.name_project(name, version or UNKNOWN_VERSION, groups)
 
 
 def read_tox(files: Files, found: ScanResult) -> None:

@@ -36,8 +36,9 @@ RUNNER = re.compile(
 """The start of a test run in a line of a script, and the rest of the line."""
 END_OF_COMMAND = {"&&", "||", "|", ";", ">", "2>&1", "#"}
 ERRORS = re.compile(r"(?:^|\s)error(?=:|\s|$)", re.MULTILINE)
-DOCTEST = "--doctest-modules"
-IN_DOCTESTS = re.compile(r"--doctest-(?:glob=|ignore-import-errors|continue-on-failure)")
+RUNNERS = ("pytest", "unittest", "doctest", "nose")
+DOCTEST, DOCTEST_GLOB = "--doctest-modules", "--doctest-glob"
+IN_DOCTESTS = {DOCTEST, "--doctest-ignore-import-errors", "--doctest-continue-on-failure"}
 NO_ERROR = "default::pytest.PytestDeprecationWarning"
 """Keeps a warning what newer versions of pytest will not support. Where a repository turns all warnings into errors
 and does not bound pytest, the newest pytest would otherwise refuse its tests."""
@@ -86,17 +87,22 @@ def read_test_options(files: Files) -> tuple[str, ...]:
         words.append("--doctest-ignore-import-errors")
         if named.places and "testpaths" not in settings:
             words += ["-o", f"testpaths={' '.join(dict.fromkeys(named.places))}"]
-    if "python_files" not in settings:
-        if named.nose or not any(_fits(path, USUAL) for path in files.paths):
-            named.patterns += [p for p in UNUSUAL if any(_fits(path, (p,)) for path in files.paths)]
-        if more := [pattern for pattern in dict.fromkeys(named.patterns) if not _fits(pattern, USUAL)]:
-            words += ["-o", f"python_files={' '.join([*USUAL, *more])}"]
+    if "python_files" not in settings and (more := _other_patterns(files, named)):
+        words += ["-o", f"python_files={' '.join([*USUAL, *more])}"]
     if named.nose and not settings:
         for key in ("python_functions", "python_classes"):
             words += ["-o", f"{key}={NOSE_NAMES}"]
     if ERRORS.search(settings.get("filterwarnings", "")):
         words += ["-W", NO_ERROR]
     return tuple(words)
+
+
+def _other_patterns(files: Files, named: _Named) -> list[str]:
+    """Return the names of test files that pytest would not look into by itself."""
+    patterns = dict.fromkeys(named.patterns)
+    if named.nose or not any(_fits(path, USUAL) for path in files.paths):
+        patterns |= dict.fromkeys(p for p in UNUSUAL if any(_fits(path, (p,)) for path in files.paths))
+    return [pattern for pattern in patterns if not _fits(pattern, USUAL)]
 
 
 def _named(files: Files) -> _Named:
@@ -116,28 +122,39 @@ def _named(files: Files) -> _Named:
 
 def _take(files: Files, match: re.Match[str], words: list[str], found: _Named) -> None:
     """Add what one test run names."""
-    options = list(_pairs(words))
     paths = [path for word in words if (path := _path(files, word))]
-    if match["pytest"]:
+    runner = next((name for name in RUNNERS if match[name]), "")
+    if runner in {"pytest", "doctest"}:
         found.places += paths
-        found.doctests += [word for word in words if word == DOCTEST or IN_DOCTESTS.match(word)]
-        found.doctests += [
-            f"--doctest-glob={value}" for option, value in options if option == "--doctest-glob"
-        ]
-    elif match["doctest"]:
-        found.places += paths
-        found.doctests += [
-            DOCTEST if path.endswith(".py") else f"--doctest-glob={posixpath.basename(path)}"
-            for path in paths
-        ]
-    elif match["unittest"]:
-        found.patterns += ["test*.py", *(value for option, value in options if option in {"-p", "--pattern"})]
-    elif match["nose"]:
-        found.nose = True
-        found.doctests += [DOCTEST for word in words if word == "--with-doctest"]
-    paths += [_path(files, match["program"] or "")]
+    match runner:
+        case "pytest":
+            found.doctests += _doctest_options(words)
+        case "doctest":
+            found.doctests += map(_doctest_option, paths)
+        case "unittest":
+            patterns = [value for option, value in _pairs(words) if option in {"-p", "--pattern"}]
+            found.patterns += ["test*.py", *patterns]
+        case "nose":
+            found.nose = True
+            found.doctests += [DOCTEST] * words.count("--with-doctest")
+        case _:
+            paths.append(_path(files, match["program"] or ""))
     names = (posixpath.basename(path) for path in paths if path.endswith(".py"))
     found.patterns += [name for name in names if _fits(name, UNUSUAL) and not name.startswith("run")]
+
+
+def _doctest_options(words: list[str]) -> Iterator[str]:
+    """Yield the options of pytest about doctests."""
+    for option, value in _pairs(words):
+        if option == DOCTEST_GLOB:
+            yield f"{DOCTEST_GLOB}={value}"
+        elif option in IN_DOCTESTS:
+            yield option
+
+
+def _doctest_option(path: str) -> str:
+    """Return the option with which pytest finds the doctests of a file."""
+    return DOCTEST if path.endswith(".py") else f"{DOCTEST_GLOB}={posixpath.basename(path)}"
 
 
 def _settings(files: Files) -> dict[str, str]:
@@ -189,27 +206,24 @@ def read_django(files: Files, found: ScanResult) -> str | None:
     conftest.py has its own way to set Django up.
     """
     required = set(map(name_of, found.requirements))
-    if "django" not in required or PLUGIN in required:
+    if "django" not in required or PLUGIN in required or _sets_django_up(files):
         return None
-    own = [path for path in files.paths if path in CONFIGURATION or path.rpartition("/")[2] == "conftest.py"]
-    if any(
-        re.search(rf"{DJANGO_VARIABLE}|django\.setup|settings\.configure", files.text(path) or "")
-        for path in own
-    ):
-        return None
-    config = files.ini(TOX)
-    if config.has_option("pytest", DJANGO_VARIABLE):
-        return None
-    for key in ("setenv", "set_env"):
-        if match := IN_TOX.search(config.get("testenv", key, fallback="")):
-            break
-    else:
-        programs = [MANAGE, *sorted(path for path in files.paths if STARTS_TESTS.fullmatch(path))]
-        match = next(filter(None, (IN_PROGRAM.search(files.text(path) or "") for path in programs)), None)
+    setenv = "\n".join(files.ini_lines(TOX, "testenv", "setenv", "set_env"))
+    programs = [MANAGE, *sorted(path for path in files.paths if STARTS_TESTS.fullmatch(path))]
+    matches = (IN_PROGRAM.search(files.text(path) or "") for path in programs)
+    match = IN_TOX.search(setenv) or next(filter(None, matches), None)
     if match is None:
         return None
     found.require(PLUGIN, TOX)
     return match[1]
+
+
+def _sets_django_up(files: Files) -> bool:
+    """Return whether pytest's configuration or a conftest.py mentions Django."""
+    own = [path for path in files.paths if path in CONFIGURATION or path.rpartition("/")[2] == "conftest.py"]
+    mentioned = re.compile(rf"{DJANGO_VARIABLE}|django\.setup|settings\.configure")
+    in_tox = files.ini(TOX).has_option("pytest", DJANGO_VARIABLE)
+    return in_tox or any(mentioned.search(files.text(path) or "") for path in own)
 
 
 def read_import_folders(files: Files) -> tuple[str, ...]:
@@ -218,7 +232,7 @@ def read_import_folders(files: Files) -> tuple[str, ...]:
     config = files.ini(CFG)
     named = [*texts_at(tool, *IMPORT_FOLDERS), config.get("options.packages.find", "where", fallback="")]
     named += [posixpath.dirname(path.rstrip("/")) for path in texts_at(tool, *IMPORT_PACKAGES)]
-    for line in config.get("options", "package_dir", fallback="").splitlines():
+    for line in files.ini_lines(CFG, "options", "package_dir"):
         package, _, folder = line.partition("=")
         named += [] if package.strip() else [folder.strip()]
     named += texts_at(setup_arguments(files, ScanResult())[1], "package_dir.")

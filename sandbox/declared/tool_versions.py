@@ -6,29 +6,23 @@ The versions are only compared with what is installed: nothing is installed beca
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from m3agent.sandbox.declared.types import Files, table
 
-NAMES = {
-    "dotnet": ".NET",
-    "dotnet-core": ".NET",
-    "elixir": "Elixir",
-    "go": "Go",
-    "golang": "Go",
-    "java": "Java",
-    "node": "Node.js",
-    "nodejs": "Node.js",
-    "php": "PHP",
-    "ruby": "Ruby",
-    "rust": "Rust",
-    "swift": "Swift",
-}
+TABLE: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("toolchains.toml").read_text("utf-8"))
+"""What m3agent knows about toolchains."""
+LANGUAGES: Mapping[str, Any] = TABLE["languages"]
+NAMES = {name: language for language, row in LANGUAGES.items() for name in row["names"]}
 """Languages by the names that asdf and mise use for their tools."""
 NUMBERS = re.compile(r"\d+(?:\.\d+){0,2}")
 GO_LINE = re.compile(r"^go[ \t]+(\d+\.\d+(?:\.\d+)?)", re.MULTILINE)
+ONLY_LINE = re.compile(r"\A(?:#.*\n|\s)*((?:v|ruby-)?\d.*)")
+"""The first line that is no comment."""
 CHANNEL = re.compile(r"\d+\.\d+(?:\.\d+)?")
 
 
@@ -50,7 +44,7 @@ def asked_versions(files: Files, folder: str) -> list[AskedVersion]:
         for name, read in READERS.items():
             path = f"{folder}/{name}" if folder else name
             text = files.text(path)
-            for tool, version in read(text, files, path) if text is not None else ():
+            for tool, version in read(text, files.toml(path)) if text is not None else ():
                 if match := NUMBERS.search(version):
                     found.setdefault(tool, AskedVersion(tool, match[0], path))
         if not folder:
@@ -74,53 +68,50 @@ def older_than_asked(asked: list[AskedVersion], installed: Mapping[str, str]) ->
     ]
 
 
-Found = Iterator[tuple[str, str]]
+Versions = Iterator[tuple[str, str]]
 
 
-def _asdf(text: str, files: Files, path: str) -> Found:
+def _asdf(text: str, tables: Mapping[str, Any]) -> Versions:
     for line in text.splitlines():
         words = line.partition("#")[0].split()
         if len(words) > 1 and words[0] in NAMES:
             yield NAMES[words[0]], words[1]
 
 
-def _mise(text: str, files: Files, path: str) -> Found:
-    for name, value in table(files.toml(path), "tools").items():
+def _mise(text: str, tables: Mapping[str, Any]) -> Versions:
+    for name, value in table(tables, "tools").items():
         first: Any = value[0] if isinstance(value, list) and value else value
         version = first.get("version") if isinstance(first, dict) else first
         if name in NAMES and isinstance(version, str):
             yield NAMES[name], version
 
 
-def _one(tool: str) -> Callable[[str, Files, str], Found]:
-    def read(text: str, files: Files, path: str) -> Found:
-        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-        if lines and re.match(r"(?:v|ruby-)?\d", lines[0]):
-            yield tool, lines[0]
-
-    return read
-
-
-def _go_mod(text: str, files: Files, path: str) -> Found:
-    if match := GO_LINE.search(text):
-        yield "Go", match[1]
-
-
-def _rust(text: str, files: Files, path: str) -> Found:
-    channel = table(files.toml(path), "toolchain").get("channel", text.strip())
+def _rust(text: str, tables: Mapping[str, Any]) -> Versions:
+    channel = table(tables, "toolchain").get("channel", text.strip())
     if isinstance(channel, str) and CHANNEL.fullmatch(channel):
         yield "Rust", channel
 
 
-READERS: Mapping[str, Callable[[str, Files, str], Found]] = {
-    "go.mod": _go_mod,
+def _matching(tool: str, line: re.Pattern[str]) -> Callable[[str, Mapping[str, Any]], Versions]:
+    def read(text: str, tables: Mapping[str, Any]) -> Versions:
+        if match := line.search(text):
+            yield tool, match[1]
+
+    return read
+
+
+READERS: Mapping[str, Callable[[str, Mapping[str, Any]], Versions]] = {
+    "go.mod": _matching("Go", GO_LINE),
     "rust-toolchain.toml": _rust,
     "rust-toolchain": _rust,
-    ".nvmrc": _one("Node.js"),
-    ".node-version": _one("Node.js"),
-    ".ruby-version": _one("Ruby"),
+    ".nvmrc": _matching("Node.js", ONLY_LINE),
+    ".node-version": _matching("Node.js", ONLY_LINE),
+    ".ruby-version": _matching("Ruby", ONLY_LINE),
     ".tool-versions": _asdf,
     "mise.toml": _mise,
     ".mise.toml": _mise,
 }
-"""Readers by file name. If two files of a folder name the same tool, the first one in this list counts."""
+"""Readers by file name, of the text and of the tables that it is if it is TOML.
+
+If two files of a folder name the same tool, the first one in this list counts.
+"""

@@ -6,6 +6,7 @@ import ast
 import bisect
 import configparser
 import itertools
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ PYPROJECT = "pyproject.toml"
 TEST_GROUPS = frozenset({"test", "tests", "testing"})
 WANTED_GROUPS = TEST_GROUPS | {"dev", "develop", "development"}
 """Names of extras and groups that are installed in addition to a project's own dependencies."""
+CONTINUED = re.compile(r"\\\r?\n\s*")
 MOST_TEXT = 4 << 20  # largest file that is read, in bytes: lock files of large projects have two million
 
 
@@ -179,6 +181,12 @@ class Files:
             _not_read(found, path, f"not valid ({str(error).splitlines()[0]})")
             return configparser.ConfigParser(interpolation=None)
         return parser
+
+    def ini_lines(self, path: str, section: str, *keys: str) -> list[str]:
+        """Return the lines of settings of an INI file, with continued lines joined; empty without them."""
+        config = self.ini(path)
+        text = "\n".join(config.get(section, key, fallback="") for key in keys)
+        return CONTINUED.sub(" ", text).splitlines()
 
     def python(self, path: str, found: ScanResult | None = None) -> ast.Module:
         """Return a Python file's syntax tree; empty if it is missing or invalid. Otherwise like `text`."""

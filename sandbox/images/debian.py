@@ -36,7 +36,6 @@ class Distribution:
 
     name: str
     options: tuple[str, ...] = ()
-    """Further options of debootstrap."""
     script: str | None = None
     """Which of debootstrap's scripts installs it; None for the one that has the name of the release.
 
@@ -56,7 +55,6 @@ class Release:
     """A release of a distribution; none of them gets another Python any more."""
 
     suite: str
-    """Its name."""
     distribution: Distribution
     released: date
     """The day on which its Python's minor version was released (PEP 494 and its followers)."""

@@ -1,14 +1,18 @@
-"""Build an image from a Dockerfile that a stranger wrote.
+"""Find the image of the repository's own devcontainer.json or Dockerfile: build it from what a stranger wrote, or pull what it
+names.
 
 The engine's own builder would run its commands as root with the engine's default capabilities, on the engine's bridge and
 with any number of processes, and it would fetch `ADD http://...` itself, from the host's own network. So every RUN runs in
 a container with the limits of all builds (`image_build`). The builder gets only what copies files and sets variables.
+
+An image is used only if it can run a sandbox (it has a python3).
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import posixpath
 import socket
 import tarfile
 import time
@@ -19,19 +23,31 @@ from typing import Any
 
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.image import Image, local_image, pull
-from m3agent.sandbox.declared.container import Container
+from m3agent.sandbox.declared.container import Container, MayBuild, read_containers
 from m3agent.sandbox.declared.dockerfile import (
     Instruction,
+    Named,
     Stage,
     as_list,
     declared_argument,
     read_instructions,
+    read_named,
     read_stages,
 )
-from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
+from m3agent.sandbox.declared.types import Files, ScanResult
+from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing, SandboxError
 from m3agent.sandbox.images import image_build
-from m3agent.sandbox.images.image_build import INSTALLING, MEMORY, MOST_DISK, Build, add_entry, build_image
-from m3agent.sandbox.images.layers import Builder
+from m3agent.sandbox.images.image_build import (
+    INSTALLING,
+    MEMORY,
+    MOST_DISK,
+    Build,
+    add_entry,
+    build_image,
+    engine_failures,
+)
+from m3agent.sandbox.images.kept import REPOSITORY, touch
+from m3agent.sandbox.images.layers import Builder, container_of, digest
 from m3agent.sandbox.network.allow_list import may_reach, split_authority
 from m3agent.sandbox.store.workspace import Workspace
 
@@ -43,12 +59,145 @@ SHELL = ("/bin/sh", "-c")
 FOR_BUILDER = frozenset({"ADD", "COPY", "ENV", "USER", "WORKDIR"})
 """Instructions that the engine's builder executes. None of them runs a program of the image."""
 NOT_NEEDED = frozenset(
-    {
-        *("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL"),
-        *("MAINTAINER", "ONBUILD", "STOPSIGNAL", "VOLUME"),
-    }
+    ["CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "ONBUILD", "STOPSIGNAL", "VOLUME"]
 )
 """Instructions about how containers of the image run; a sandbox decides that itself."""
+NOTHING = Named(None, (), ())
+# Files whose content determines what is installed. Changes of other files need no new image: the sandbox replaces the
+# image's copies of them by the files of the work tree.
+DECIDING = (
+    "requirements",
+    "pyproject.toml",
+    "setup.py",
+    "setup.cfg",
+    ".lock",
+    "package.json",
+    "environment.y",
+)
+RECIPE = 2  # part of every hash; increase it if the same files must give another image
+NO_PYTHON = "its image has no python3, which every sandbox needs"
+
+
+def own_image(
+    builder: Builder, workspace: Workspace, files: Files, may_build: MayBuild
+) -> tuple[str | None, Named]:
+    """Return the repository's own image; without one, what the first Dockerfile names that may not be built. Blocking.
+
+    Raises:
+        SandboxError: The search was stopped.
+    """
+    found, named = ScanResult(), NOTHING
+    for container in read_containers(files, found):
+        while found.notices:
+            builder.say(found.notices.pop(0))
+        try:
+            text = _text(files, container)
+            if text is None or may_build(container, text):
+                return _built(builder, container, workspace), NOTHING
+            named = named if named != NOTHING else _named(builder, container, text)
+        except SandboxError as error:
+            if builder.stop.is_set():
+                raise
+            builder.say(f"{container.source} is not used: {error}")
+    for notice in found.notices:
+        builder.say(notice)
+    return None, named
+
+
+def _text(files: Files, container: Container) -> str | None:
+    """Return the text of the Dockerfile; None if the image is not built."""
+    if container.dockerfile is None:
+        return None
+    text = files.text(container.dockerfile)
+    if text is None:
+        raise EnvironmentBuildFailed(f"{container.dockerfile} is too large, or is no text")
+    return text
+
+
+def _named(builder: Builder, container: Container, text: str) -> Named:
+    """Return what a Dockerfile names; without its image if that cannot run a sandbox."""
+    try:
+        named = read_named(text, container.target, container.args)
+    except ValueError as error:
+        builder.say(f"nothing is read from {container.dockerfile}: {error}")
+        return NOTHING
+    if named.image is not None:
+        try:
+            _pull_usable(builder, named.image)
+        except ImageMissing as error:
+            builder.say(f"the image {named.image} of {container.dockerfile} is not used: {error}")
+            return replace(named, image=None)
+    return named
+
+
+@engine_failures("it")
+def _built(builder: Builder, container: Container, workspace: Workspace) -> str:
+    """Return the name of the image; pull or build the image if it is not here. Blocking; takes minutes.
+
+    Raises:
+        EnvironmentBuildFailed: The build failed.
+        ImageMissing: No registry has the image, or the image has no python3.
+    """
+    if container.image is not None:
+        _pull_usable(builder, container.image)
+        return container.image
+    tag = f"{REPOSITORY}:{_key(container, workspace)}"
+    # remembers an image without python3, so that it is not built again at every start
+    unfit = builder.log(tag).with_suffix(".unfit")
+    with builder.lock(tag):
+        if unfit.exists():
+            raise ImageMissing(NO_PYTHON)
+        if local_image(builder.api, tag) is None:
+            builder.say(f"building the image of {container.source} once (this may take minutes)")
+
+            def check(image: str) -> None:
+                try:
+                    _check_python(builder.api, image)
+                except ImageMissing:
+                    unfit.touch()
+                    raise
+
+            build_dockerfile(builder, container, workspace, tag, check)
+    touch(builder.state, tag, builder.api)
+    return tag
+
+
+def _key(container: Container, workspace: Workspace) -> str:
+    entries = workspace.entries(workspace.base)
+    deciding = sorted(
+        (path, entry.sha)
+        for path, entry in entries.items()
+        if path in {container.dockerfile, f"{container.dockerfile}.dockerignore", ".dockerignore"}
+        or any(word in posixpath.basename(path) for word in DECIDING)
+    )
+    made_from = [RECIPE, container.dockerfile, container.context, container.target, container.args, deciding]
+    return digest(made_from)
+
+
+@engine_failures("it")
+def _pull_usable(builder: Builder, image: str) -> None:
+    """Pull an image that a repository names if it is not here. Blocking.
+
+    Raises:
+        ImageMissing: It cannot be pulled, or it has no python3.
+    """
+    find_named(builder, image)
+    _check_python(builder.api, image)
+
+
+def _check_python(api: Any, image: str) -> None:
+    """Raise ImageMissing if the image's python3 does not run."""
+    from docker.errors import APIError
+
+    plain = Image(image, env={"PATH": "/usr/local/bin:/usr/bin:/bin"})
+    command, silent = ("python3", "-I", "-S", "-c", ""), {"Type": "none", "Config": {}}
+    with container_of(api, plain, command, log_config=silent) as container:
+        works = False
+        with contextlib.suppress(APIError):  # it does not start
+            api.start(container)
+            works = api.wait(container, timeout=60)["StatusCode"] == 0
+    if not works:
+        raise ImageMissing(NO_PYTHON)
 
 
 def build_dockerfile(
@@ -61,9 +210,6 @@ def build_dockerfile(
     """Build the image of a Dockerfile and tag it if `check` accepts it. Blocking; takes minutes.
 
     Args:
-        builder: Has the engine's client, and receives notes.
-        container: Names the Dockerfile, the stage that is wanted, and the arguments.
-        workspace: The repository's files.
         tag: The image's name. Whoever finds an image with this name may use it.
         check: Gets the id of the image, before the image has a name, and raises an error if it is unfit.
 
@@ -89,10 +235,9 @@ def _context(workspace: Workspace, container: Container) -> bytes:
     assert container.dockerfile is not None
     entries = workspace.entries(workspace.base)
     prefix = "" if container.context == "." else f"{container.context}/"
-    ignore_file = next(
-        (p for p in (f"{container.dockerfile}.dockerignore", f"{prefix}.dockerignore") if p in entries), None
-    )
-    text = workspace.store.get_blob(entries[ignore_file].sha).decode(errors="replace") if ignore_file else ""
+    places = (f"{container.dockerfile}.dockerignore", f"{prefix}.dockerignore")
+    ignore_files = [entries[path].sha for path in places if path in entries][:1]
+    text = b"".join(workspace.store.get_blobs(ignore_files)).decode(errors="replace")
     lines = (line.strip() for line in text.splitlines())
     matcher: Any = PatternMatcher([line for line in lines if line and not line.startswith("#")])
     chosen = [
@@ -102,11 +247,9 @@ def _context(workspace: Workspace, container: Container) -> bytes:
     ]
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for start in range(0, len(chosen), 500):
-            batch = chosen[start : start + 500]
-            blobs = workspace.store.get_blobs([entry.sha for entry in batch])
-            for entry, blob in zip(batch, blobs, strict=True):
-                add_entry(archive, entry.path[len(prefix) :], entry.mode, blob)
+        blobs = workspace.store.each_blob([entry.sha for entry in chosen])
+        for entry, blob in zip(chosen, blobs, strict=True):
+            add_entry(archive, entry.path[len(prefix) :], entry.mode, blob)
             if buffer.tell() > MOST_CONTEXT:
                 raise EnvironmentBuildFailed(f"its context is larger than {MOST_CONTEXT >> 30} GiB")
     return buffer.getvalue()
@@ -283,6 +426,12 @@ class _Dockerfile:
             decode=True,
             timeout=int(image_build.BUILD_SECONDS),
         )
+        made = self._ended(stream)
+        self._made.append(made)
+        return made
+
+    def _ended(self, stream: Any) -> str:
+        """Follow the output of the engine's builder to its end; return the image's id."""
         made, error = "", None
         for line in stream:
             made = (line.get("aux") or {}).get("ID") or made
@@ -293,7 +442,6 @@ class _Dockerfile:
                 error = "interrupted" if self._builder.stop.is_set() else "it took too long"
         if error is not None or not made:
             raise self._failure(str(error or "the builder ended without an image").strip()[:300])
-        self._made.append(made)
         return made
 
     def _config(self, image: str) -> dict[str, Any]:

@@ -23,14 +23,14 @@ from m3agent.sandbox.backends.image import Image, find_image
 from m3agent.sandbox.declared.build import ProjectBuild, read_build, version_of_tag
 from m3agent.sandbox.declared.container import MayBuild
 from m3agent.sandbox.declared.declared import Declared, acceptable_pythons, read_declared, with_named
+from m3agent.sandbox.declared.dockerfile import Named
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.tool_versions import asked_versions, older_than_asked
 from m3agent.sandbox.declared.types import Files
-from m3agent.sandbox.images.container_build import NOTHING, own_image
+from m3agent.sandbox.images.dockerfile_build import NOTHING, own_image
 from m3agent.sandbox.images.kept import Say
 from m3agent.sandbox.images.layers import Builder
-from m3agent.sandbox.images.pythons import with_python
 from m3agent.sandbox.images.repository_layers import (
     MADE_FROM,
     environment_layer,
@@ -42,6 +42,7 @@ from m3agent.sandbox.images.toolchains import (
     toolchains_of,
     tools_of,
     with_compilers,
+    with_python,
     with_system_packages,
     with_toolchains,
 )
@@ -63,15 +64,11 @@ async def find_environment(
     """Return the image for a repository, or None if it needs nothing beyond a bare sandbox.
 
     Args:
-        workspace: The repository's files.
-        state: Folder for logs, locks and times of last use.
-        say: Receives progress lines for the user.
         base: Image to install into, instead of the default one; the repository's own images are then ignored.
         exclude_newer: Ignore packages that were uploaded after this date.
         tag: The repository's last tag; its version counts where only a build could determine the version.
         may_build: Returns whether the user agrees to the build of a Dockerfile of the repository. Without it, only the
             image and the packages that the Dockerfile names are used.
-        suites: What the repository's test suites need.
 
     Raises:
         EnvironmentBuildFailed: The image could not be built.
@@ -116,12 +113,6 @@ async def image_of_tree(workspace: Workspace, image: str, state: Path, say: Say)
     That is the same image, unless the tree changes what the project's own build reads: then the project is built anew from
     the tree, in a container without a network.
 
-    Args:
-        workspace: The tree.
-        image: The environment's image.
-        state: Folder for logs, locks and times of last use.
-        say: Receives progress lines for the user.
-
     Raises:
         EnvironmentBuildFailed: The engine failed.
         EngineUnavailable: There is no engine.
@@ -142,8 +133,6 @@ async def missing_packages(
 
     Args:
         image: The image; None for the one that a sandbox without an environment starts from.
-        suites: The suites.
-        state: Folder in which results are kept.
 
     Raises:
         EnvironmentBuildFailed: The engine failed.
@@ -187,42 +176,18 @@ class _Finder:
         may_build: MayBuild,
         suites: Sequence[SuiteNeeds],
     ) -> str | None:
-        builder = self.builder
         declared, version = self._declared(tag)
         build = self._build()
         own, named = None, NOTHING
         if base is None:
-            own, named = own_image(builder, self.workspace, self.files, may_build)
-            base = named.image
+            own, named = own_image(self.builder, self.workspace, self.files, may_build)
             declared = with_named(declared, named.requirements)
-        pythons, packages = acceptable_pythons(declared), _system_packages(suites)
-        needed = bool(
-            named.system_packages
-            or not declared.empty
-            or declared.test_options
-            or declared.import_folders
-            or build is not None
-        )
-        image: Image | None = None
         if own is not None:
-            image = with_toolchains(builder, self._image(own), packages, pythons)
-            image = self._with_compilers(image, build, pythons)
-        elif named.image is not None or needed or packages or pythons:
-            start = self._image(base)
-            below = with_python(builder, start, pythons, replaceable=base is None)
-            needed = needed or below != start
-            below = with_toolchains(builder, below, packages, pythons)
-            image = below if below != start or named.image is not None else None
-            if needed:
-                below = with_system_packages(
-                    builder, below, named.system_packages, why="which the Dockerfile names"
-                )
-                below = self._with_compilers(below, build, pythons)
-                layer = environment_layer(builder, declared, below, exclude_newer)
-                others = any(installs(suite.preparation) for suite in suites)  # which count without it, too
-                note = builder.tolerant("continuing without the Python dependencies")
-                with note if others else contextlib.nullcontext():
-                    image = builder.image(layer, below)
+            pythons = acceptable_pythons(declared)
+            equipped = with_toolchains(self.builder, self._image(own), _system_packages(suites), pythons)
+            image: Image | None = self._with_compilers(equipped, build, pythons)
+        else:
+            image = self._with_declared(base, named, declared, build, suites, exclude_newer)
         if image is not None and build is not None:
             job = {
                 "inputs": self._hash(build.inputs),
@@ -233,13 +198,45 @@ class _Finder:
                 "rust": build.rust,
                 "exclude_newer": exclude_newer,
             }
-            with builder.tolerant("continuing without these files"):
-                image = builder.image(project_layer(builder, job, self.workspace, image), image)
+            with self.builder.tolerant("continuing without these files"):
+                image = self.builder.image(project_layer(self.builder, job, self.workspace, image), image)
         if any(needs_anything(suite.preparation) for suite in suites):
-            start = image or self._image(base)
+            start = image or self._image(base or named.image)
             done = self.with_suites(suites, start)
             image = image if done is start else done
         return None if image is None else image.name
+
+    def _with_declared(
+        self,
+        base: str | None,
+        named: Named,
+        declared: Declared,
+        build: ProjectBuild | None,
+        suites: Sequence[SuiteNeeds],
+        exclude_newer: str | None,
+    ) -> Image | None:
+        """Return the image with what the files declare, over a base; None if a bare sandbox has it already."""
+        builder, start_from = self.builder, base or named.image
+        pythons, packages = acceptable_pythons(declared), _system_packages(suites)
+        listed = (named.system_packages, declared.test_options, declared.import_folders)
+        needed = any(listed) or not declared.empty or build is not None
+        if not (named.image or needed or packages or pythons):
+            return None
+        start = self._image(start_from)
+        below = with_python(builder, start, pythons, replaceable=start_from is None)
+        needed = needed or below != start
+        below = with_toolchains(builder, below, packages, pythons)
+        without = below if below != start or named.image is not None else None
+        if not needed:
+            return without
+        below = with_system_packages(builder, below, named.system_packages, why="which the Dockerfile names")
+        below = self._with_compilers(below, build, pythons)
+        layer = environment_layer(builder, declared, below, exclude_newer)
+        others = any(installs(suite.preparation) for suite in suites)  # which count without it, too
+        note = builder.tolerant("continuing without the Python dependencies")
+        with note if others else contextlib.nullcontext():
+            return builder.image(layer, below)
+        return without
 
     def with_suites(self, suites: Sequence[SuiteNeeds], image: Image) -> Image:
         """Return an image with the dependencies of the suites; `image` itself if they need nothing.

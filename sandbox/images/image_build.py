@@ -1,29 +1,33 @@
 """Build an image: install into a container that has nothing of this machine, then commit the container.
 
 Packages may run code during their installation (source distributions, build steps). Therefore the container has no mounts
-except the skeleton's /usr, limits on memory, processes, disk and time, no network but a proxy (`build_network`), and as few
+except the skeleton's /usr, limits on memory, processes, disk and time, no network but a proxy, and as few
 capabilities as possible. Builds share no cache, so one repository's build cannot plant anything in another's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import re
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from m3agent.sandbox.backends.docker_machine import LABEL, ensure_reaper, our_labels
+from m3agent.sandbox.backends.docker_machine import LABEL, DockerMachine, ensure_reaper, our_labels
 from m3agent.sandbox.backends.engine import socket_of
 from m3agent.sandbox.backends.image import SKELETON_LABEL, Image
-from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images.build_network import build_network
+from m3agent.sandbox.backends.sandbox import START_TIMEOUT, SandboxLimits
+from m3agent.sandbox.errors import EnvironmentBuildFailed, SandboxError
 from m3agent.sandbox.images.indexes import Indexes
+from m3agent.sandbox.network.network import Network
+from m3agent.sandbox.network.proxy import Caps, NetworkRequest, Proxy, Refusals
+from m3agent.sandbox.network.upstream import Upstream
 
 BUILD_SECONDS = 1800.0
 MOST_DISK = 12 << 30
@@ -56,6 +60,15 @@ UNREACHED = re.compile(
 )
 """What git, Maven, Bundler, Composer, npm, Cargo and Go print about a server that they do not reach. Their last lines do not say it."""
 
+NETWORK_LIMITS = SandboxLimits(memory=256 << 20, cpus=1.0, pids=16)
+CAPS = Caps(bytes=16 << 30, requests=100_000)
+"""More than a sandbox may move: the largest common dependency, torch with its libraries, has several GiB."""
+REFUSALS = Refusals(
+    "is not allowed for a build: it reaches the ports 80 and 443 of public hosts, and the indexes that you configured",
+    "a build reaches such an address only if your own configuration of pip, uv or apt names the host",
+)
+MOST_TOLD = 5  # refused hosts that people are told of
+
 
 @dataclass(frozen=True)
 class Build:
@@ -64,14 +77,11 @@ class Build:
     what: str
     """Names the build in messages, as in "the repository's environment"."""
     base: Image
-    """The image to start from."""
     command: tuple[str, ...]
     """Installs everything. An exit status other than 0 is a failure."""
     user: str
     folder: str
-    """The command's working directory."""
     image_env: Mapping[str, str]
-    """Variables of the image."""
     image_command: str
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of the command, besides those of the base image. They do not become part of the new image."""
@@ -100,13 +110,9 @@ def build_image(
     """Build an image, tag it and return its id. Blocking; takes minutes.
 
     Args:
-        api: A `docker.APIClient`.
-        build: What to build.
         tag: The image's name. Without one, it is a step of another image: it has no labels, and its output is appended
             to the log.
         archives: Tars that are unpacked at the container's root before the command starts.
-        log: Gets the command's output.
-        say: Takes notes for people.
         stop: Ends the build early; nothing of it remains.
 
     Raises:
@@ -161,7 +167,7 @@ def _ended(
     with engine_failures(build.what), contextlib.ExitStack() as stack:
         network = "none"
         if build.indexes is not None:
-            network = stack.enter_context(build_network(build.indexes, say))
+            network = stack.enter_context(_build_network(build.indexes, say))
         container = _create(api, build, network)
         stack.callback(remove_container, api, container)
         for archive in archives:
@@ -185,7 +191,7 @@ def _create(api: Any, build: Build, network: str) -> str:
         memswap_limit=MEMORY,
         log_config={"Type": "none", "Config": {}},
         ulimits=[{"Name": "core", "Soft": 0, "Hard": 0}],
-        binds=[f"{folder}:{folder}:ro" for folder in build.base.binds if Path(folder).exists()],
+        binds=build.base.mounts,
         tmpfs=SCRATCH if build.scratch else {},
     )
     container: str = api.create_container(
@@ -294,6 +300,60 @@ class _Lines:
             self._unreached = line[match.start() if match.start() > 100 else 0 :][:300]
         self.last = line[:100]
         self._end = f"{line[:200]} ({self._cause[:300]})" if self._cause else line[:200]
+
+
+@contextlib.contextmanager
+def _build_network(indexes: Indexes, say: Callable[[str], None]) -> Iterator[str]:
+    """Open a network for a build: only the proxy, as in a sandbox with `--allow-net`. Yield the network mode of its container.
+
+    A container without a network runs the supervisor, whose tunnel leads to the proxy on the host. The build's container shares
+    the network namespace of that container. So it needs no python3 of its own, and it has no route to the host, to the engine's
+    bridge or to any other address. `say` receives a note for each of the first hosts that were refused.
+    """
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True, name="m3agent-build-network")
+    thread.start()
+    opened = _opened(indexes, _teller(say))
+    try:
+        try:
+            mode = asyncio.run_coroutine_threadsafe(opened.__aenter__(), loop).result()
+        except SandboxError as error:
+            raise EnvironmentBuildFailed(f"a build's network did not start: {error}") from None
+        try:
+            yield mode
+        finally:
+            asyncio.run_coroutine_threadsafe(opened.__aexit__(None, None, None), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextlib.asynccontextmanager
+async def _opened(indexes: Indexes, tell: Callable[[NetworkRequest], None]) -> AsyncIterator[str]:
+    machine = DockerMachine(None, NETWORK_LIMITS, lambda _: None)
+    upstream = Upstream({name: value for name, value in indexes.proxies.items() if name.islower()})
+    proxy = Proxy(indexes.hosts, log=tell, caps=CAPS, refusals=REFUSALS, upstream=upstream)
+    network = Network(proxy)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(machine.destroy)
+        channel = await machine.start()
+        stack.push_async_callback(channel.close)
+        await channel.boot(START_TIMEOUT)
+        await network.open(channel)
+        stack.push_async_callback(network.close)
+        yield f"container:{machine.container}"
+
+
+def _teller(say: Callable[[str], None]) -> Callable[[NetworkRequest], None]:
+    told: set[str] = set()
+
+    def tell(request: NetworkRequest) -> None:
+        if request.verdict == "refused" and request.host not in told and len(told) < MOST_TOLD:
+            told.add(request.host)
+            say(f"network of the build: refused: {request.reason}")
+
+    return tell
 
 
 def remove_container(api: Any, container: str) -> None:

@@ -24,8 +24,6 @@ def touch(state: Path, image: str, api: Any = None) -> None:
     """Record that an image is in use now; the least recently used environment image is removed first.
 
     Args:
-        state: The state folder.
-        image: Its name.
         api: The engine. It notes when an image got its name. So an environment image gets its name again, which tells
             m3agents with other state folders.
     """

@@ -90,11 +90,9 @@ class Builder:
     """Builds layers. Its methods block; they raise EnvironmentBuildFailed."""
 
     api: Any
-    """The engine's client."""
     state: Path
     """Folder for logs, locks and times of last use."""
     say: Say
-    """Receives notes for people."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Ends the work early."""
 
@@ -194,14 +192,7 @@ class Builder:
                 self.say(f"{error}; {consequence}" if consequence else str(error))
 
     def ask(self, image: Image, script: str, arguments: Sequence[str], what: str) -> list[str]:
-        """Return the lines that a shell script prints in an image. They are kept; several programs may use them.
-
-        Args:
-            image: The image.
-            script: The script.
-            arguments: Its arguments.
-            what: Names the search in messages.
-        """
+        """Return the lines that a shell script prints in an image. They are kept; several programs may use them."""
         key = digest([image.ident, installed_on_host() if image.binds else "", script, arguments])
         kept = folder(self.state) / f"probe-{key}.json"
         try:
@@ -228,15 +219,7 @@ def digest(made_from: object) -> str:
 
 @contextlib.contextmanager
 def container_of(api: Any, image: Image, command: Sequence[str], **options: object) -> Iterator[str]:
-    """Yield a new container without a network, which has not started; remove it afterwards.
-
-    Args:
-        api: The engine's client.
-        image: Its image.
-        command: Its command.
-        options: Further ones of its host.
-    """
-    binds = [f"{path}:{path}:ro" for path in image.binds if Path(path).exists()]
+    """Yield a new container without a network, which has not started; remove it afterwards."""
     container = api.create_container(
         image.name,
         command=list(command),
@@ -245,7 +228,9 @@ def container_of(api: Any, image: Image, command: Sequence[str], **options: obje
         environment={"PATH": image.path},
         network_disabled=True,
         labels=our_labels(),
-        host_config=api.create_host_config(network_mode="none", cap_drop=["ALL"], binds=binds, **options),
+        host_config=api.create_host_config(
+            network_mode="none", cap_drop=["ALL"], binds=image.mounts, **options
+        ),
     )["Id"]
     try:
         yield container

@@ -98,27 +98,26 @@ def rust_problem(wanted: str, has: str | None) -> str | None:
     )
 
 
-def main() -> None:
-    """Build the wheel, then write the archive of what is kept."""
-    job = json.loads((env_script.HERE / "job.json").read_text("utf-8"))
+def environment(job: dict[str, Any]) -> dict[str, str]:
+    """Return the variables of the build."""
     env = env_script.environment(job["env"])
-    version = job["version"]
+    version, cache = job["version"], Path(job["cache"])
     # each of these tells one or several backends the version that they would otherwise ask git for
-    for name in ("SETUPTOOLS_SCM", "VCS_VERSIONING"):
-        env[name + "_PRETEND_VERSION"] = version
-    for name in ("POETRY_DYNAMIC_VERSIONING_BYPASS", "UV_DYNAMIC_VERSIONING_BYPASS"):
+    for name in ("SETUPTOOLS_SCM_PRETEND_VERSION", "VCS_VERSIONING_PRETEND_VERSION", "PBR_VERSION"):
         env[name] = version
-    env.update(PDM_BUILD_SCM_VERSION=version, PBR_VERSION=version)
-    cache = Path(job["cache"])
+    for name in ("POETRY_DYNAMIC_VERSIONING_BYPASS", "UV_DYNAMIC_VERSIONING_BYPASS", "PDM_BUILD_SCM_VERSION"):
+        env[name] = version
     env.update(UV_CACHE_DIR=str(cache / "packages"), CARGO_HOME=str(cache / "cargo"))
     env["PATH"] += ":" + str(cache)
+    return env
+
+
+def build(job: dict[str, Any], env: dict[str, str]) -> bool:
+    """Build the wheel; return whether that succeeded. A notice says whether Rust is missing or too old."""
     uv = env_script.find_uv(env)
     if env_script.SCRATCH in Path(uv).parents:  # it was downloaded
-        shutil.copy(uv, str(cache / "uv"))
+        shutil.copy(uv, str(Path(job["cache"], "uv")))
     env["UV_PYTHON_DOWNLOADS"] = "never"
-    job["tracked"] = [
-        str(Path(folder, name).relative_to(TREE)) for folder, _, names in os.walk(str(TREE)) for name in names
-    ]
     make_repository(env, job["tag"])
     command = [uv, "build", "--wheel", "--out-dir", str(WHEELS), "--python", job["python"]]
     if job["exclude_newer"]:
@@ -131,6 +130,16 @@ def main() -> None:
         problem = rust_problem(job["rust"], env_script.output(["cargo", "--version"], env))
         if problem is not None:
             env_script.say("notice: " + problem)
+    return done
+
+
+def main() -> None:
+    """Build the wheel, then write the archive of what is kept."""
+    job = json.loads((env_script.HERE / "job.json").read_text("utf-8"))
+    job["tracked"] = [
+        str(Path(folder, name).relative_to(TREE)) for folder, _, names in os.walk(str(TREE)) for name in names
+    ]
+    done = build(job, environment(job))
     kept = kept_files(job)
     if not done and not kept and not job["again"]:
         env_script.fail("its build failed")

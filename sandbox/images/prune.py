@@ -32,9 +32,7 @@ class EnvironmentImage:
     """An environment image."""
 
     name: str
-    """Name and tag."""
     ident: str
-    """The engine's id."""
     size: int
     """Bytes; layers shared with other images are counted in full."""
     used: float
@@ -162,7 +160,6 @@ def is_orphan(process: str, *, other_boots: bool) -> bool:
     it ran on this machine.
 
     Args:
-        process: The label's value.
         other_boots: Whether another boot id can only mean an earlier boot of this machine, not another
             machine.
     """

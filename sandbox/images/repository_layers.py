@@ -38,7 +38,7 @@ from m3agent.sandbox.images.image_build import add_entry
 from m3agent.sandbox.images.indexes import Indexes
 from m3agent.sandbox.images.installers import installers
 from m3agent.sandbox.images.layers import OWNER, WORK, Builder, Layer, Step, digest
-from m3agent.sandbox.images.pythons import FOLDER
+from m3agent.sandbox.images.toolchains import FOLDER
 from m3agent.sandbox.store.git import TreeEntry
 from m3agent.sandbox.store.workspace import Workspace
 
@@ -76,14 +76,7 @@ PLAIN = re.compile(r"[^\x00-\x1f\x7f]+")
 
 
 def environment_layer(builder: Builder, declared: Declared, below: Image, exclude_newer: str | None) -> Layer:
-    """Return the layer with a virtual environment that has what a repository declares.
-
-    Args:
-        builder: Builds it.
-        declared: What the repository declares.
-        below: The image below.
-        exclude_newer: Packages that were uploaded later do not count.
-    """
+    """Return the layer with a virtual environment that has what a repository declares."""
     made_from: dict[str, Any] = {
         "requirements": declared.requirements,
         "constraints": declared.constraints,
@@ -136,13 +129,10 @@ def project_layer(
     """Return the layer with the files that only the project's own build makes.
 
     Args:
-        builder: Builds it.
         job: What to build: `inputs`, a hash of the files that decide the result; `version_files`, paths of the generated
             version files to keep; `extensions`, whether compiled extension modules are kept; `version`, which the build
             backend is told; `tag`, the repository's last tag or None; `rust`, the oldest version of Rust that it accepts,
             None if it needs no Rust, empty for any version; `exclude_newer`, as for `environment_layer`.
-        workspace: The repository's files.
-        below: The image below.
         again: `below` is the image of such a build of another tree. The build then has no network. If it fails, the image
             has none of the files, so that those of the other tree are not taken for this tree's.
     """
@@ -174,12 +164,7 @@ def project_layer(
 
 
 def suite_job(suite: SuiteNeeds, entries: Mapping[str, TreeEntry]) -> dict[str, Any]:
-    """Return what to install for a suite: its commands, the files that they see, and the folders that are kept.
-
-    Args:
-        suite: The suite.
-        entries: The files of the tree by path.
-    """
+    """Return what to install for a suite: its commands, the files that they see, and the folders that are kept."""
     needs = suite.preparation
     root = suite.root if needs.root is None else needs.root
     # a link out of the root, such as npm's to `../shared`, may need what lies there

@@ -1,74 +1,41 @@
-"""Find out which programs an image has, and add what it lacks from Debian's packages: toolchains of test suites, compilers for
-the project's own build, and what a Dockerfile names.
+"""Find out which programs an image has, and add what it lacks: a Python that the project accepts, toolchains of test suites,
+compilers for the project's own build, and what a Dockerfile names.
 
-Nothing can be installed over the skeleton image, which has this machine's /usr. If that lacks something, Debian's base image
-takes its place.
+A Python comes from uv or with another base image, the rest from Debian's packages. Nothing can be installed over the skeleton
+image, which has this machine's /usr. If that lacks something, Debian's base image takes its place.
 """
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.sandbox.backends.image import DEFAULT_PATH, Image
-from m3agent.sandbox.images import packages_script
-from m3agent.sandbox.images.debian import base_image, best_base
+from m3agent.sandbox.declared.tool_versions import LANGUAGES, TABLE
+from m3agent.sandbox.images import env_script, packages_script
+from m3agent.sandbox.images.debian import RELEASED, base_here, base_image, best_base, exact_base
+from m3agent.sandbox.images.installers import installers
 from m3agent.sandbox.images.layers import Builder, Layer, Step, digest
 
+FOLDER = "/opt/m3agent-env"
+"""Folder of Pythons that uv installs, and of the virtual environment, in an image."""
 PACKAGES_RECIPE = 1  # part of every hash; increase it if the same names must give another image
 COMPILERS_RECIPE = 1  # the same for compilers
-SAME_NAME = (
-    *("autoconf", "automake", "bats", "cargo", "cmake", "composer", "gradle", "make", "meson"),
-    *("npm", "phpunit", "pkg-config", "rake", "ruby", "rustc", "yarnpkg"),
-)
-PROGRAMS = {
-    **dict(zip(SAME_NAME, SAME_NAME, strict=True)),
-    **dict.fromkeys(("default-jdk", "default-jdk-headless", "openjdk-17-jdk-headless"), "javac"),
-    **dict.fromkeys(("bundler", "ruby-bundler"), "bundle"),
-    **dict.fromkeys(("golang", "golang-go"), "go"),
-    "cargo-web": "cargo",
-    "dotnet-sdk-8.0": "dotnet",
-    "elixir": "mix",
-    "g++": "c++",
-    "gcc": "cc",
-    "libtool": "libtoolize",
-    "maven": "mvn",
-    "ninja-build": "ninja",
-    "nodejs": "node",
-    "perl": "prove",
-    "php-cli": "php",
-    "ruby-minitest": "minitest",
-    "ruby-rspec": "rspec",
-    "rustc-web": "rustc",
-    "swiftlang": "swift",
-}
-"""Debian packages by the program that they are installed for. If the program is there, whoever installed it, so is the package.
-
-Of another package, its documentation or dpkg's record must be there.
-"""
-UNPACKAGED = frozenset({"dotnet-sdk-8.0", "swiftlang"})
+PYTHON_RECIPE = 1  # the same for a Python
+PROGRAMS: Mapping[str, str] = TABLE["programs"]
+"""Debian packages by the program that they are installed for."""
+UNPACKAGED = frozenset(TABLE["unpackaged"]["names"])
 """Those that the Debian of m3agent's images does not have."""
-VERSIONS = {
-    ".NET": ("dotnet", "--version"),
-    "Elixir": ("elixir", "--short-version"),
-    "Go": ("go", "version"),
-    "Java": ("java", "-version"),
-    "Node.js": ("node", "--version"),
-    "PHP": ("php", "--version"),
-    "Ruby": ("ruby", "--version"),
-    "Rust": ("rustc", "--version"),
-    "Swift": ("swift", "--version"),
-}
+VERSIONS = [row["version"] for row in LANGUAGES.values()]
 """Commands that print the version of a toolchain."""
 TOOLS = {
-    **{program: tool for tool, (program, _) in VERSIONS.items()},
-    "bundle": "Ruby",
-    "cargo": "Rust",
-    "javac": "Java",
-    "mix": "Elixir",
+    program: language
+    for language, row in LANGUAGES.items()
+    for program in (row["version"][0], *row.get("programs", ()))
 }
 """Languages by the programs of their toolchains."""
 PROBE = r"""
@@ -92,6 +59,13 @@ include=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>
 command -v cargo >/dev/null || echo Rust
 """
 """Shell script that prints what an image lacks for a project's own build, one name a line."""
+PYTHONS_PROBE = r"""
+for python in python3 "$@"; do
+  "$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+done
+"""
+"""Shell script that prints the versions of the Pythons of an image; first, that of python3."""
+PYTHONS = tuple(f"python{python}" for python in RELEASED)
 
 
 @dataclass(frozen=True)
@@ -118,7 +92,7 @@ def _questions(packages: Iterable[str]) -> list[str]:
     for package in sorted(packages):
         program = PROGRAMS.get(package)
         questions += ["package", package, package] if program is None else ["program", program, package]
-    for program, option in VERSIONS.values():
+    for program, option in VERSIONS:
         questions += ["version", program, option]
     return questions
 
@@ -156,31 +130,73 @@ def missing_on_host(packages: Iterable[str]) -> list[str]:
     ]
 
 
+def pythons_of(builder: Builder, image: Image) -> tuple[str, ...]:
+    """Return the minor versions of the Pythons of an image; first, that of its python3. Blocking; the result is kept.
+
+    Raises:
+        EnvironmentBuildFailed: The engine failed.
+    """
+    lines = builder.ask(image, PYTHONS_PROBE, PYTHONS, "the search for Pythons")
+    return tuple(dict.fromkeys(line for line in lines if re.fullmatch(r"\d+\.\d+", line)))
+
+
+def with_python(builder: Builder, image: Image, pythons: Sequence[str], *, replaceable: bool) -> Image:
+    """Return an image with a Python that the project accepts; `image` itself if it has one, or if none can be had.
+
+    Blocking; takes minutes if something must be made. What cannot be had is a note, here and in the functions below.
+
+    Args:
+        pythons: Minor versions of Python that the project accepts, best first; empty for any.
+        replaceable: Whether another image may take its place.
+
+    Raises:
+        EnvironmentBuildFailed: The work was stopped, or the engine failed. The same holds for the functions below.
+    """
+    own = pythons_of(builder, image) if pythons else ()
+    if not own or not {*own}.isdisjoint(pythons):
+        return image
+    for python in pythons if replaceable else ():
+        if base := base_here(builder.api, python, state=builder.state):
+            return base.image
+    with builder.tolerant(None):
+        return builder.image(_python_layer(builder, image, pythons[0]), image)
+    if replaceable and (best := best_base(pythons)) is not None:
+        with builder.tolerant(""):
+            return exact_base(
+                builder.api, best, state=builder.state, say=builder.say, stop=builder.stop
+            ).image
+    builder.say(f"Python {pythons[0]} is not available here: using {own[0]}")
+    return image
+
+
+def _python_layer(builder: Builder, image: Image, python: str) -> Layer:
+    """Return the layer with a Python that uv installs."""
+
+    def steps() -> list[Step]:
+        job = {"folder": FOLDER, "pythons": [python], "env": builder.env}
+        return [Step(env_script, job, ("python",), installers(), folders=(FOLDER,))]
+
+    key = f"python-{digest([PYTHON_RECIPE, image.ident or image.name, python, platform.machine()])}"
+    return Layer(key, f"an image with Python {python}", steps)
+
+
 def with_toolchains(
     builder: Builder, image: Image, packages: Sequence[str], pythons: Collection[str]
 ) -> Image:
-    """Return an image with the packages that test suites need; `image` itself if it has them or they cannot be had.
+    """Return an image with the Debian packages that test suites need; `image` itself if it has them or they cannot be had.
 
-    Blocking; takes minutes if something must be installed. What cannot be installed is a note.
-
-    Args:
-        builder: Builds what is missing.
-        image: The image to start from.
-        packages: Debian packages.
-        pythons: Minor versions of Python that the project accepts, best first; empty for any.
-
-    Raises:
-        EnvironmentBuildFailed: The work was stopped. The same holds for `with_compilers` and `with_system_packages`.
+    `pythons` are those of `with_python`.
     """
     if not packages:
         return image
     with builder.tolerant("the tests have to do without what is missing"):
-        below, missing = image, toolchains_of(builder, image, packages).missing
-        if missing and image.binds:
-            lacks = f"this machine's /usr lacks {', '.join(missing)} for the tests"
-            builder.say(f"{lacks}: using Debian's base image")
-            below = _debian(builder, pythons)
-            missing = toolchains_of(builder, below, packages).missing
+        below, missing = _over_debian(
+            builder,
+            image,
+            pythons,
+            lambda start: toolchains_of(builder, start, packages).missing,
+            lambda missing: f"{', '.join(missing)} for the tests: using Debian's base image",
+        )
         return with_system_packages(builder, below, missing, why="which the tests need")
     return image
 
@@ -191,33 +207,48 @@ def with_compilers(builder: Builder, image: Image, pythons: Collection[str], *, 
     Some build backends bring their compilers themselves.
     """
 
-    def missing() -> list[str]:
-        lines = builder.ask(image, COMPILERS_PROBE, (), "the search for compilers")
+    def missing(start: Image) -> list[str]:
+        lines = builder.ask(start, COMPILERS_PROBE, (), "the search for compilers")
         return [line for line in lines if rust or line != "Rust"]
 
     key = f"compilers-{digest([COMPILERS_RECIPE, image.ident, rust])}"
     with builder.tolerant("the project's build has to do without"):
         if there := builder.here(key):
             return there
-        if (lacks := missing()) and image.binds:
-            names = " and ".join(lacks)
-            builder.say(f"this machine's /usr lacks {names} for the project's build: using Debian's")
-            image = _debian(builder, pythons)
-            lacks = missing()
+        image, lacks = _over_debian(
+            builder,
+            image,
+            pythons,
+            missing,
+            lambda lacks: f"{' and '.join(lacks)} for the project's build: using Debian's",
+        )
         if lacks:
             note = f"installing {' and '.join(lacks)} for the project's build once (this may take minutes)"
             return builder.image(_layer(builder, key, "an image with compilers", note, rust=rust), image)
     return image
 
 
-def with_system_packages(builder: Builder, image: Image, names: Sequence[str], *, why: str) -> Image:
-    """Return an image with those of these packages that can be installed. Blocking; takes minutes.
+def _over_debian(
+    builder: Builder,
+    image: Image,
+    pythons: Collection[str],
+    missing: Callable[[Image], Sequence[str]],
+    told: Callable[[Sequence[str]], str],
+) -> tuple[Image, Sequence[str]]:
+    """Return an image that can be installed over, and what it lacks: `image`, or Debian's for a skeleton that lacks something."""
+    lacks = missing(image)
+    if not lacks or not image.binds:
+        return image, lacks
+    builder.say(f"this machine's /usr lacks {told(lacks)}")
+    python = best_base(pythons)
+    base = base_image(builder.api, python, state=builder.state, say=builder.say, stop=builder.stop).image
+    return base, missing(base)
 
-    Args:
-        builder: Builds the image.
-        image: The image to start from.
-        names: Names of Debian packages.
-        why: Why they are installed, as a relative clause for people.
+
+def with_system_packages(builder: Builder, image: Image, names: Sequence[str], *, why: str) -> Image:
+    """Return an image with those of these Debian packages that can be installed. Blocking; takes minutes.
+
+    `why` says for people why they are installed, as a relative clause.
     """
     if not names:
         return image
@@ -241,9 +272,3 @@ def _layer(builder: Builder, key: str, what: str, note: str, **settings: object)
         return [Step(packages_script, {**settings, "env": builder.env})]
 
     return Layer(key, what, steps, as_root=True, before=(note,))
-
-
-def _debian(builder: Builder, pythons: Collection[str]) -> Image:
-    """Return Debian's base image with the best of these Pythons that a base can have."""
-    python = best_base(pythons)
-    return base_image(builder.api, python, state=builder.state, say=builder.say, stop=builder.stop).image

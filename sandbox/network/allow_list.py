@@ -60,7 +60,6 @@ class AllowedHost:
     below: bool
     """Whether the entry is `*.host`: every name below the host; with an empty host, all hosts."""
     ports: frozenset[int]
-    """The allowed ports."""
     anywhere: bool = False
     """Whether the host may have any address, even a private one. No list that a user writes for a sandbox
     sets this.

@@ -58,10 +58,6 @@ class Network:
 async def lend_certificates(run: Callable[[list[str], bytes], Awaitable[int]], path: str) -> dict[str, str]:
     """Copy this host's certificate bundle into a sandbox if its image has none.
 
-    Args:
-        run: Runs a command with a standard input in the sandbox, and returns its exit status.
-        path: Path of the bundle inside the sandbox.
-
     Returns:
         Variables that name the bundle; empty if nothing was copied.
     """

@@ -49,7 +49,6 @@ class Caps:
     bytes: int = 4 << 30
     """Bytes in both directions, for all connections together."""
     requests: int = 10_000
-    """Number of requests."""
     head: float = 15.0
     """Seconds to receive the head of a request."""
     connect: float = 20.0
@@ -65,7 +64,6 @@ class NetworkRequest:
     """One request of a program in the sandbox. The proxy fills it in until the request is finished."""
 
     method: str = ""
-    """HTTP method."""
     host: str = ""
     """Host of the request; empty if the request was malformed."""
     port: int = 0
@@ -75,11 +73,8 @@ class NetworkRequest:
     reason: str = ""
     """Why it was refused, failed or was cut off; empty if it finished normally."""
     sent: int = 0
-    """Bytes sent to the host."""
     received: int = 0
-    """Bytes received from the host."""
     seconds: float = 0.0
-    """Duration."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,6 @@ class ProxyRequest:
     """A parsed request."""
 
     method: str
-    """HTTP method."""
     host: str
     """Normalised host."""
     port: int
@@ -135,12 +129,7 @@ class Proxy:
     """Serve the connections of one sandbox.
 
     Args:
-        hosts: The hosts that the sandbox may reach.
         log: Called with every finished request. Requests beyond `Caps.requests` are refused and not logged.
-        caps: Limits; None for the defaults.
-        resolve: Returns the addresses of a name; raises OSError.
-        reach: Returns whether the proxy may connect to an address.
-        refusals: The words for refused requests.
         upstream: This machine's own proxies. One of them gets the name of a host, so addresses are checked only as far as
             this machine can resolve the name.
     """
@@ -466,27 +455,16 @@ def parse(head: bytes) -> ProxyRequest:
     """Parse the head of a request, without the empty line at its end.
 
     Raises:
-        Answer: The request is neither a well-formed CONNECT, nor an http request with an absolute address
+        ProxyResponse: The request is neither a well-formed CONNECT, nor an http request with an absolute address
             and, if it has a body, one plain Content-Length.
     """
     first, *lines = head.split(b"\r\n")
     line = REQUEST_LINE.fullmatch(first)
     if line is None:
         raise ProxyResponse(400, "this is a proxy for HTTP and CONNECT, and the request is neither")
-    if len(lines) > MOST_HEADERS:
-        raise ProxyResponse(431, f"a request has at most {MOST_HEADERS} headers")
-    headers: list[tuple[bytes, bytes]] = []
-    for text in lines:
-        header = HEADER.fullmatch(text)
-        if header is None:
-            raise ProxyResponse(400, "a header of the request is malformed")
-        headers.append((header[1], header[2]))
+    headers = _headers(lines)
     method, target = line[1].decode(), line[2].decode()
     lengths = [value for name, value in headers if name.lower() == b"content-length"]
-    if any(name.lower() == b"transfer-encoding" for name, _ in headers):
-        raise ProxyResponse(411, "this proxy accepts a request body only with a Content-Length")
-    if len(lengths) > 1 or not all(LENGTH.fullmatch(value) for value in lengths):
-        raise ProxyResponse(400, "the Content-Length of the request is malformed")
     if method == "CONNECT":
         if lengths:
             raise ProxyResponse(400, "a CONNECT request has no body")
@@ -499,20 +477,38 @@ def parse(head: bytes) -> ProxyRequest:
         raise ProxyResponse(400, "a request to this proxy must name a full http address; https uses CONNECT")
     host, port = _authority(address[1])
     port = port or 80
-    ended_here = HOP_BY_HOP | {
-        token.strip().lower()
-        for name, value in headers
-        if name.lower() == b"connection"
-        for token in value.split(b",")
-    }
     named = _named(host) + ("" if port == 80 else f":{port}")
-    path = (address[2] or "/") + (address[3] or "")
-    out = [f"{method} {path} HTTP/1.1".encode(), b"Host: " + named.encode()]
-    out += [name + b": " + value for name, value in headers if name.lower() not in ended_here]
+    out = [f"{method} {address[2] or '/'}{address[3] or ''} HTTP/1.1".encode(), b"Host: " + named.encode()]
+    out += [name + b": " + value for name, value in _forwarded(headers)]
     # Set by us, whatever the Connection header lists: the proxy forwards exactly the body and nothing after
     # it.
     out += [b"Content-Length: " + value for value in lengths] + [b"Connection: close", b"", b""]
     return ProxyRequest(method, host, port, b"\r\n".join(out), int(lengths[0]) if lengths else 0)
+
+
+def _headers(lines: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    """Return names and values of headers, of which at most one says how long the body is."""
+    if len(lines) > MOST_HEADERS:
+        raise ProxyResponse(431, f"a request has at most {MOST_HEADERS} headers")
+    matches = [match for match in map(HEADER.fullmatch, lines) if match is not None]
+    if len(matches) < len(lines):
+        raise ProxyResponse(400, "a header of the request is malformed")
+    values: dict[bytes, list[bytes]] = {}
+    for match in matches:
+        values.setdefault(match[1].lower(), []).append(match[2])
+    if b"transfer-encoding" in values:
+        raise ProxyResponse(411, "this proxy accepts a request body only with a Content-Length")
+    lengths = values.get(b"content-length", [b"0"])
+    if len(lengths) > 1 or not LENGTH.fullmatch(lengths[0]):
+        raise ProxyResponse(400, "the Content-Length of the request is malformed")
+    return [(match[1], match[2]) for match in matches]
+
+
+def _forwarded(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers that are not about the connection to this proxy."""
+    lists = [value.split(b",") for name, value in headers if name.lower() == b"connection"]
+    ended_here = HOP_BY_HOP | {token.strip().lower() for tokens in lists for token in tokens}
+    return [header for header in headers if header[0].lower() not in ended_here]
 
 
 def _authority(text: str) -> tuple[str, int | None]:

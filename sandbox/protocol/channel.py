@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from m3agent.sandbox.errors import SandboxDied, SandboxError, SandboxTimeout
 from m3agent.sandbox.protocol import supervisor
-from m3agent.sandbox.protocol.supervisor import FRAME, LEASE, MAX_PAYLOAD, VERSIONS
+from m3agent.sandbox.protocol.supervisor import FRAME, LEASE, MAX_PAYLOAD
 from m3agent.util.portable_source import portable_text
 
 Header = dict[str, Any]
@@ -52,29 +52,10 @@ exec(compile(read(int(read(8))), "supervisor", "exec"))
 DIAGNOSTICS = 8192  # bytes kept of the supervisor's standard error, which is shown if it dies
 
 
-def common_version(hello: Header) -> int:
-    """Return the newest protocol version that both sides support.
-
-    Raises:
-        SandboxDied: There is no common version.
-    """
-    first = hello.get("protocol", 0)  # version 1 sent only this
-    oldest, newest = hello.get("versions") or [first, first]
-    version = min(newest, VERSIONS[1])
-    if version < max(oldest, VERSIONS[0]):
-        raise SandboxDied(
-            f"the sandbox's supervisor speaks versions {oldest} to {newest} of the protocol, this program "
-            f"{VERSIONS[0]} to {VERSIONS[1]}: both must come from the same release"
-        )
-    return int(version)
-
-
 class Channel:
     """Frames over a pair of byte streams; answers are matched to requests by id.
 
     Args:
-        reader: Stream from the supervisor.
-        writer: Stream to the supervisor.
         multiplexed: Whether incoming bytes are wrapped in Docker's 8-byte stream headers.
         why_dead: Called when the stream ends; its result (or a copy) is raised in all waiting requests.
     """
@@ -96,7 +77,7 @@ class Channel:
         self._hello: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
         self._diagnostics = bytearray()
         self.hello: Header = {}
-        """The supervisor's first frame: versions, python, root, seccomp, openat2."""
+        """The supervisor's first frame: python, root, seccomp, openat2."""
         self._dead = False
         self._reason: SandboxError = SandboxDied("the sandbox has been closed")
         self._task = asyncio.create_task(self._pump())
@@ -105,13 +86,9 @@ class Channel:
     async def boot(self, timeout: float) -> Header:
         """Send the supervisor's source to the interpreter on the other side; return its first frame.
 
-        Args:
-            timeout: Seconds to wait for that frame.
-
         Raises:
             SandboxTimeout: The frame did not arrive in time.
             SandboxError: The stream ended first; the error that `why_dead` returned.
-            SandboxDied: There is no common protocol version.
         """
         source = portable_text(supervisor).encode()
         self._writer.write(b"%08d" % len(source) + source)
@@ -119,9 +96,7 @@ class Channel:
             hello = await asyncio.wait_for(asyncio.shield(self._hello), timeout)
         except TimeoutError:
             raise SandboxTimeout(f"the sandbox did not start within {timeout:.0f} s") from None
-        version = common_version(hello)
         self.hello = hello
-        self.tell("speak", version=version)
         self._alive = asyncio.create_task(self._keep_alive())
         return hello
 
@@ -136,15 +111,9 @@ class Channel:
 
     def open_request(self, op: str, payload: bytes = b"", **fields: Any) -> ChannelRequest:
         """Send a request; read its answers from the returned object."""
-        if self._dead:
-            raise self.death()
         ident = next(self._ids)
-        raw = json.dumps({"op": op, "id": ident, **fields}).encode()
-        queue: asyncio.Queue[tuple[Header, bytes] | None] = asyncio.Queue()
-        self._waiting[ident] = queue
-        self._writer.write(FRAME.pack(len(raw), len(payload)) + raw)
-        if payload:
-            self._writer.write(payload)
+        self.tell(op, payload, id=ident, **fields)
+        queue = self._waiting[ident] = asyncio.Queue()
         return ChannelRequest(self, ident, queue)
 
     async def ask(
@@ -163,7 +132,9 @@ class Channel:
         if self._dead:
             raise self.death()
         raw = json.dumps({"op": op, "id": 0, **fields}).encode()
-        self._writer.write(FRAME.pack(len(raw), len(payload)) + raw + payload)
+        self._writer.write(FRAME.pack(len(raw), len(payload)) + raw)
+        if payload:
+            self._writer.write(payload)
 
     async def drain(self) -> None:
         """Wait until the other side has accepted the sent data."""
@@ -190,10 +161,10 @@ class Channel:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _keep_alive(self) -> None:
-        while not self._dead:
-            await asyncio.sleep(LEASE / 10)
-            raw = json.dumps({"op": "alive", "id": 0}).encode()
-            self._writer.write(FRAME.pack(len(raw), 0) + raw)
+        with contextlib.suppress(SandboxError):  # the stream has ended
+            while True:
+                await asyncio.sleep(LEASE / 10)
+                self.tell("alive")
 
     def death(self) -> SandboxError:
         """Return an error that says why the stream ended."""

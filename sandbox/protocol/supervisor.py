@@ -5,15 +5,13 @@ data on the stream, without annotations (`m3agent.util.portable_source`; see `BO
 So the image needs only an interpreter, and the sandbox contains no file that could be tampered with.
 
 A frame of the protocol is the same in both directions, on standard input and output: the lengths of header
-and payload (`>II`), a JSON header, the raw payload. The first frame is `hello{versions: [oldest, newest],
-python, root, seccomp, openat2}`; the host then selects a version with `speak`. A request has `op` and `id`;
-its answers have the same `id`. At most `most_jobs` commands run at once. The others wait, and their timeouts
-do not start before they do.
+and payload (`>II`), a JSON header, the raw payload. The first frame is `hello{python, root, seccomp, openat2}`.
+A request has `op` and `id`; its answers have the same `id`. At most `most_jobs` commands run at once. The
+others wait, and their timeouts do not start before they do.
 
 ==========  =======================================================  ======================================
 op          request fields (payload)                                 answers
 ==========  =======================================================  ======================================
-speak       version                                                  ok
 exec        argv, cwd, env, timeout, grace, background, limits       started{pid, warm}; out{fd} (payload: bytes);
             more (payload: the child's standard input,               exit{exit, timed_out, oom, total, seconds}
             which `input` continues if `more` is set), file
@@ -49,6 +47,7 @@ descendants (see `Descendants`), and the filter also refuses signals to it, its 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import hashlib
@@ -63,7 +62,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, NoReturn, Optional, Tuple
 
 if TYPE_CHECKING:
     import socket
@@ -71,7 +70,6 @@ if TYPE_CHECKING:
 Header = Dict[str, Any]
 Answer = Optional[Tuple[Header, bytes]]
 
-VERSIONS = (2, 2)  # oldest and newest supported protocol version
 FRAME = struct.Struct(">II")
 MAX_PAYLOAD = 256 << 20
 STREAM_CAP = 50 << 20  # bytes of one job's output sent to the host; the rest is only counted
@@ -101,6 +99,22 @@ class Refused(Exception):
 
 
 LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close a descriptor at the end."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def null_streams() -> None:
+    """Replace standard input and output, which a child must not hold."""
+    with closing(os.open("/dev/null", os.O_RDWR)) as null:
+        for fd in (0, 1):
+            os.dup2(null, fd)
 
 
 def set_dumpable(value: int) -> None:
@@ -165,15 +179,6 @@ def is_dead(fields: list[bytes]) -> bool:
     return fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
 
 
-def lives(pid: int) -> bool:
-    """Return whether any thread of a process still runs.
-
-    Raises:
-        OSError: There is no such process.
-    """
-    return not is_dead(fields_of(pid))
-
-
 def parent_of(pid: int) -> int:
     """Return the id of a process's parent.
 
@@ -200,10 +205,8 @@ class Processes:
     def signal(self, number: int) -> None:
         """Send them a signal, in one step, so that none can escape by forking."""
         assert os.getpid() == 1  # in any other process, this would signal every process of the machine
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(-1, number)
-        except ProcessLookupError:
-            pass
 
     def stop(self) -> None:
         """Stop them, so that none can fork."""
@@ -256,10 +259,8 @@ class Descendants(Processes):
 
     def signal_some(self, pids: Iterable[int], number: int) -> None:
         for pid in pids:
-            try:
+            with contextlib.suppress(OSError):  # it has ended; or it belongs to another user
                 os.kill(pid, number)
-            except OSError:
-                pass  # it has ended; or it belongs to another user
 
     def stop(self) -> None:
         """Stop them, one after the other, until none is awake, or for `SETTLE` seconds.
@@ -298,24 +299,18 @@ def has_children() -> bool:
 def allowed_processes() -> int:
     """Return how many processes this control group may contain; 128 if unknown."""
     for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
-        try:
-            with open(path) as f:
-                return int(f.read())
-        except (OSError, ValueError):
-            continue
+        with contextlib.suppress(OSError, ValueError), open(path) as f:
+            return int(f.read())
     return 128
 
 
 def oom_kills() -> int | None:
     """Return the number of out-of-memory kills in this control group, or None if unknown."""
     for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
-        try:
-            with open(path) as f:
-                for line in f:
-                    if line.startswith("oom_kill "):
-                        return int(line.split()[1])
-        except (OSError, ValueError):
-            continue
+        with contextlib.suppress(OSError, ValueError), open(path) as f:
+            for line in f:
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
     return None
 
 
@@ -327,6 +322,11 @@ class Child:
         self.number = number
         self.fd_in = fd_in  # None if its input is empty
         self.outputs = outputs  # descriptor -> 1 or 2
+        for fd in self.fds():
+            os.set_blocking(fd, False)
+
+    def fds(self) -> list[int]:
+        return [*self.outputs, *([] if self.fd_in is None else [self.fd_in])]
 
 
 class SupervisorJob:
@@ -378,12 +378,10 @@ class Spare:
     def withdraw(self) -> None:
         """Close the open descriptors and restore the previous program."""
         if self.child is not None:
-            for fd in [*self.child.outputs, *([] if self.child.fd_in is None else [self.child.fd_in])]:
+            for fd in self.child.fds():
                 os.close(fd)
-        try:
+        with contextlib.suppress(OSError):  # the spare was used, or the file was removed
             os.rename(self.last, self.file)
-        except OSError:
-            pass  # the spare was used, or the file was removed
 
 
 def customised(env: dict[str, str]) -> bool:
@@ -393,11 +391,9 @@ def customised(env: dict[str, str]) -> bool:
     """
     names = {*sys.modules, "sitecustomize", "usercustomize"} - {"__main__"}
     for folder in env.get("PYTHONPATH", "").split(":"):
-        try:
+        with contextlib.suppress(OSError):
             if any(entry.partition(".")[0] in names for entry in os.listdir(folder or ".")):
                 return True
-        except OSError:
-            continue
     return os.path.lexists(env.get("HOME", "") + "/.local")
 
 
@@ -405,10 +401,8 @@ def write_program(file: str, content: bytes) -> None:
     """Replace the program file that a command runs."""
     try:
         os.makedirs(os.path.dirname(file), exist_ok=True)
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(file + ".new")
-        except FileNotFoundError:
-            pass
         # Never open an existing file: opening a named pipe for writing could block forever.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(file + ".new", flags, 0o644)
@@ -432,22 +426,23 @@ def spawn(header: Header, root: str, number: int, piped: bool, processes: Proces
     argv, env = header["argv"], header["env"]
     limits = {getattr(resource, "RLIMIT_%s" % n): value for n, value in (header.get("limits") or {}).items()}
     mine = {limit: resource.getrlimit(limit) for limit in limits}
-    pipes: list[tuple[int, int]] = []  # of stdout, stderr and stdin; (read, write)
+    ends: dict[int, tuple[int, int]] = {}  # stream -> our end and the child's end of its pipe
     what = ""
     try:
-        for _ in range(3 if piped else 2):
-            pipes.append(os.pipe())
+        for stream in (0, 1, 2) if piped else (1, 2):
+            read, write = os.pipe()
+            ends[stream] = (write, read) if stream == 0 else (read, write)
         what = "no such folder: %s" % header.get("cwd")
         os.chdir(os.path.join(root, header.get("cwd") or "."))
         what = ""
         for limit, value in limits.items():
             resource.setrlimit(limit, (value, mine[limit][1]))
-        inherited = (pipes[2][0] if piped else None, pipes[0][1], pipes[1][1])
+        inherited = [ends[stream][1] if stream in ends else None for stream in range(3)]
         pid = start_process(find_program(argv[0], env), argv, env, inherited)
     except (AttributeError, OSError, TypeError, ValueError) as error:  # TypeError: not strings
-        for pipe in pipes:
-            os.close(pipe[0])
-            os.close(pipe[1])
+        for pair in ends.values():
+            os.close(pair[0])
+            os.close(pair[1])
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
         why = what if missing and what else getattr(error, "strerror", None) or str(error)
         text = "cannot run %.200r: %s" % (argv[0], why)
@@ -457,25 +452,15 @@ def spawn(header: Header, root: str, number: int, piped: bool, processes: Proces
         for limit, before in mine.items():
             resource.setrlimit(limit, before)
     seal_all(pid, number, limits, processes)
-    os.close(pipes[0][1])
-    os.close(pipes[1][1])
-    if piped:
-        os.close(pipes[2][0])
-    child = Child(pid, number, pipes[2][1] if piped else None, {pipes[0][0]: 1, pipes[1][0]: 2})
-    for fd in [*child.outputs, *([child.fd_in] if child.fd_in is not None else [])]:
-        os.set_blocking(fd, False)
-    return child
+    for _, theirs in ends.values():
+        os.close(theirs)
+    return Child(pid, number, ends[0][0] if piped else None, {ends[1][0]: 1, ends[2][0]: 2})
 
 
-def start_process(
-    program: str, argv: list[str], env: dict[str, str], inherited: tuple[int | None, int, int]
-) -> int:
+def start_process(program: str, argv: list[str], env: dict[str, str], inherited: list[int | None]) -> int:
     """Start a program in a session of its own, with the default actions for signals; return its id.
 
     Args:
-        program: Path of the program.
-        argv: Its name and its arguments.
-        env: Its environment variables.
         inherited: Descriptors that become its standard input, output and error; None for empty input.
     """
     if not hasattr(os, "posix_spawn"):  # Python before 3.8: through a fork, which takes longer
@@ -540,7 +525,7 @@ def seal(pid: int, number: int, limits: dict[int, int], niceness: int) -> None:
                     f.write(OOM_SCORE_ADJ)
                 break
             except PermissionError:  # not accessible until the kernel has finished starting it
-                if time.monotonic() > patience or not lives(pid):
+                if time.monotonic() > patience or is_dead(fields_of(pid)):
                     raise
                 time.sleep(0.0001)
     except (OSError, ValueError):
@@ -814,11 +799,6 @@ class Supervisor:
         self.queue = deque(queued for queued in self.queue if queued[0]["id"] != header["job"])
         return {}, b""
 
-    def op_speak(self, header: Header, payload: bytes) -> Answer:
-        if not VERSIONS[0] <= header["version"] <= VERSIONS[1]:
-            raise Refused("version", "this supervisor speaks versions %d to %d of the protocol" % VERSIONS)
-        return {}, b""
-
     def op_alive(self, header: Header, payload: bytes) -> Answer:
         return None
 
@@ -920,10 +900,8 @@ class Supervisor:
             if now >= job.deadline and not job.timed_out:
                 job.timed_out = True
                 job.deadline = now + job.grace
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.killpg(job.pid, signal.SIGTERM)
-                except ProcessLookupError:
-                    pass
             elif now >= job.deadline:
                 self.kill_job(job)
                 job.deadline = now + 0.05  # repeat until the kernel has ended it
@@ -1028,18 +1006,15 @@ class Supervisor:
         if create:
             refuse_git(real, path)
         fd = os.open(self.root, O_DIR)
-        for part in [p for p in real[len(self.root) :].split("/") if p]:
-            try:
+        for part in filter(None, real[len(self.root) :].split("/")):
+            with closing(fd) as above:
                 try:
-                    below = os.open(part, O_DIR, dir_fd=fd)
+                    fd = os.open(part, O_DIR, dir_fd=above)
                 except FileNotFoundError:
                     if not create:
                         raise
-                    os.mkdir(part, 0o755, dir_fd=fd)
-                    below = os.open(part, O_DIR, dir_fd=fd)
-            finally:
-                os.close(fd)
-            fd = below
+                    os.mkdir(part, 0o755, dir_fd=above)
+                    fd = os.open(part, O_DIR, dir_fd=above)
         return fd
 
     def open_file(self, path: str, follow: bool = True) -> int:
@@ -1052,10 +1027,8 @@ class Supervisor:
                 if error.errno not in BY_WALK:
                     raise
         folder, name = self.parent_of(self.resolve_link(path) if follow else path)
-        try:
+        with closing(folder):
             return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
-        finally:
-            os.close(folder)
 
     def resolve_link(self, path: str) -> str:
         """Return the target of a link inside the tree; raise Refused if it leads outside."""
@@ -1070,9 +1043,9 @@ class Supervisor:
     def write_file(self, path: str, content: bytes, mode: int | None = None) -> None:
         """Write a temporary file, then rename it: a full disk leaves the old content intact."""
         folder, name = self.parent_of(path, create=True)
-        try:
+        with closing(folder):
             refuse_git("%s/%s" % (path_of(folder), name), path)
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 old = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 real = self.resolve_link(path) if stat.S_ISLNK(old.st_mode) else path
                 if real != path:
@@ -1080,24 +1053,16 @@ class Supervisor:
                 if not stat.S_ISREG(old.st_mode):
                     raise Refused("special", "%s is not a regular file" % path)
                 mode = stat.S_IMODE(old.st_mode) if mode is None else mode
-            except FileNotFoundError:
-                pass
             temporary = ".m3agent-%d.tmp" % (time.monotonic() * 1e9)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(temporary, flags, 0o600, dir_fd=folder)
-            try:
-                view = memoryview(content)
-                while view:
-                    view = view[os.write(fd, view) :]
-                os.fchmod(fd, 0o644 if mode is None else mode)
-                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                os.unlink(temporary, dir_fd=folder)
-                raise
-            finally:
-                os.close(fd)
-        finally:
-            os.close(folder)
+            with closing(os.open(temporary, flags, 0o600, dir_fd=folder)) as fd:
+                try:
+                    write_all(fd, memoryview(content))
+                    os.fchmod(fd, 0o644 if mode is None else mode)
+                    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                except BaseException:
+                    os.unlink(temporary, dir_fd=folder)
+                    raise
 
     def op_write(self, header: Header, payload: bytes) -> Answer:
         self.write_file(header["path"], payload, header.get("mode"))
@@ -1105,8 +1070,7 @@ class Supervisor:
 
     def op_read(self, header: Header, payload: bytes) -> Answer:
         path = header["path"]
-        fd = self.open_file(path)
-        try:
+        with closing(self.open_file(path)) as fd:
             refuse_git(path_of(fd), path)
             info = os.fstat(fd)
             if stat.S_ISDIR(info.st_mode):
@@ -1115,16 +1079,8 @@ class Supervisor:
                 raise Refused("special", "%s is not a regular file" % path)
             limit = min(int(header.get("limit", MAX_PAYLOAD)), MAX_PAYLOAD)
             os.lseek(fd, int(header.get("offset", 0)), os.SEEK_SET)
-            parts = []
-            while limit > 0:
-                chunk = os.read(fd, min(limit, 1 << 20))
-                if not chunk:
-                    break
-                parts.append(chunk)
-                limit -= len(chunk)
-            return {"size": info.st_size}, b"".join(parts)
-        finally:
-            os.close(fd)
+            with os.fdopen(os.dup(fd), "rb") as f:
+                return {"size": info.st_size}, f.read(max(0, limit))
 
     def op_put(self, header: Header, payload: bytes) -> Answer:
         """Write files and record them as known: a scan reports only differences from them.
@@ -1177,14 +1133,10 @@ class Supervisor:
 
     def op_delete(self, header: Header, payload: bytes) -> Answer:
         for path in header["paths"]:
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 folder, name = self.parent_of(path)
-                try:
+                with closing(folder):
                     os.unlink(name, dir_fd=folder)
-                finally:
-                    os.close(folder)
-            except FileNotFoundError:
-                pass
             self.seen.pop(path, None)
         return {}, b""
 
@@ -1273,7 +1225,7 @@ class Supervisor:
         os.set_blocking(self.fd_out, False)
         self.selector.register(self.fd_in, selectors.EVENT_READ, self.receive)
         self.selector.register(wake_read, selectors.EVENT_READ, lambda: os.read(wake_read, 4096))
-        hello = {"ev": "hello", "versions": VERSIONS, "python": sys.version.split()[0], "root": self.root}
+        hello = {"ev": "hello", "python": sys.version.split()[0], "root": self.root}
         self.send(dict(hello, seccomp=self.filtered, openat2=self.openat2))
         faults = 0
         while True:
@@ -1447,12 +1399,14 @@ def lay_file(folder: int, name: str, mode: int, content: memoryview, full: str) 
         else:
             os.unlink(name, dir_fd=folder)
         return lay_file(folder, name, mode, content, full)
-    try:
-        while content:
-            content = content[os.write(fd, content) :]
+    with closing(fd):
+        write_all(fd, content)
         return os.fstat(fd)
-    finally:
-        os.close(fd)
+
+
+def write_all(fd: int, content: memoryview) -> None:
+    while content:
+        content = content[os.write(fd, content) :]
 
 
 RESOLVE_NO_MAGICLINKS, RESOLVE_BENEATH = 0x02, 0x08
@@ -1494,11 +1448,10 @@ def refuse_git(real: str, path: str) -> None:
 
 def has_openat2(folder: int) -> bool:
     """Return whether the kernel has openat2 and an engine's filter permits it."""
-    try:
+    with contextlib.suppress(OSError):
         os.close(openat2(folder, ".", os.O_RDONLY | os.O_DIRECTORY))
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def signature(info: os.stat_result) -> tuple[float, ...]:
@@ -1534,57 +1487,21 @@ X32 = 0x40000000  # x86_64's second set of calls begins here; all of them are re
 
 # Each call's number on x86_64 and on aarch64 (asm/unistd_64.h, asm-generic/unistd.h); -1: does not exist.
 REFUSED = {
-    "acct": (163, 89),
-    "add_key": (248, 217),
-    "adjtimex": (159, 171),
-    "bpf": (321, 280),
-    "chroot": (161, 51),
-    "clock_adjtime": (305, 266),
-    "clock_settime": (227, 112),
-    "delete_module": (176, 106),
-    "fanotify_init": (300, 262),
-    "finit_module": (313, 273),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fsopen": (430, 430),
-    "fspick": (433, 433),
-    "init_module": (175, 105),
-    "ioperm": (173, -1),
-    "iopl": (172, -1),
-    "kcmp": (312, 272),
-    "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104),
-    "keyctl": (250, 219),
-    "lookup_dcookie": (212, 18),
-    "modify_ldt": (154, -1),
-    "mount": (165, 40),
-    "mount_setattr": (442, 442),
-    "move_mount": (429, 429),
-    "open_by_handle_at": (304, 265),
-    "open_tree": (428, 428),
-    "open_tree_attr": (467, 467),
-    "perf_event_open": (298, 241),
-    "pidfd_getfd": (438, 438),
-    "pivot_root": (155, 41),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "ptrace": (101, 117),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "reboot": (169, 142),
-    "request_key": (249, 218),
-    "setdomainname": (171, 162),
-    "sethostname": (170, 161),
-    "setns": (308, 268),
-    "settimeofday": (164, 170),
-    "swapoff": (168, 225),
-    "swapon": (167, 224),
-    "syslog": (103, 116),
-    "umount2": (166, 39),
-    "uselib": (134, -1),
-    "userfaultfd": (323, 282),
+    "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280), "chroot": (161, 51),
+    "clock_adjtime": (305, 266), "clock_settime": (227, 112), "delete_module": (176, 106),
+    "fanotify_init": (300, 262), "finit_module": (313, 273), "fsconfig": (431, 431), "fsmount": (432, 432),
+    "fsopen": (430, 430), "fspick": (433, 433), "init_module": (175, 105), "ioperm": (173, -1),
+    "iopl": (172, -1), "kcmp": (312, 272), "kexec_file_load": (320, 294), "kexec_load": (246, 104),
+    "keyctl": (250, 219), "lookup_dcookie": (212, 18), "modify_ldt": (154, -1), "mount": (165, 40),
+    "mount_setattr": (442, 442), "move_mount": (429, 429), "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428), "open_tree_attr": (467, 467), "perf_event_open": (298, 241),
+    "pidfd_getfd": (438, 438), "pivot_root": (155, 41), "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271), "ptrace": (101, 117), "quotactl": (179, 60), "quotactl_fd": (443, 443),
+    "reboot": (169, 142), "request_key": (249, 218), "setdomainname": (171, 162), "sethostname": (170, 161),
+    "setns": (308, 268), "settimeofday": (164, 170), "swapoff": (168, 225), "swapon": (167, 224),
+    "syslog": (103, 116), "umount2": (166, 39), "uselib": (134, -1), "userfaultfd": (323, 282),
     "vhangup": (153, 58),
-}
+}  # fmt: skip
 # Calls that fail as if the kernel lacked them. Libraries then use another way: threads, for example, use
 # clone instead of clone3, and the filter can see clone's flags. Message queues outlive their creators and
 # would fill the sandbox's memory.
@@ -1716,14 +1633,6 @@ def remove(folder: str) -> None:
             break
 
 
-def drop_tracing() -> None:
-    """Take the right to trace other users' processes from this process's children, which root has.
-
-    With it, they could read the variables of m3agent in /proc.
-    """
-    LIBC.prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0)
-
-
 def guard(folder: str) -> int:
     """Continue in a child; this process waits for it, ends what it leaves behind, and deletes the sandbox's folder.
 
@@ -1736,9 +1645,7 @@ def guard(folder: str) -> int:
     child = os.fork()
     if child == 0:
         return waiting
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1):  # so that the host sees the end of the supervisor
-        os.dup2(null, fd)
+    null_streams()  # so that the host sees the end of the supervisor
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     while os.waitpid(-1, 0)[0] != child:
         pass
@@ -1768,16 +1675,12 @@ def main(root: str, folder: str = "", *protected: str) -> NoReturn:
     os.umask(0o022)
     waiting = guard(folder) if folder else 0
     fd_in, fd_out = os.dup(0), os.dup(1)  # dup makes them close-on-exec: no child ever holds them
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1):
-        os.dup2(null, fd)
+    null_streams()
     if folder:
-        drop_tracing()
-        supervisor = Supervisor(root, fd_in, fd_out, processes=Descendants())
-        supervisor.filtered = forbid((waiting, os.getpid(), *map(int, protected)))
-    else:
-        supervisor = Supervisor(root, fd_in, fd_out)
-        supervisor.filtered = forbid(())
+        # Root may trace other users' processes. With that right, commands could read the variables of m3agent in /proc.
+        LIBC.prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0)
+    supervisor = Supervisor(root, fd_in, fd_out, processes=Descendants() if folder else None)
+    supervisor.filtered = forbid((waiting, os.getpid(), *map(int, protected)) if folder else ())
     supervisor.run()
 
 

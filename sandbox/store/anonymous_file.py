@@ -6,9 +6,6 @@ import os
 def anonymous_file(name: str) -> int:
     """Return the descriptor of a new, empty file that only this process has: in memory if the system can do that.
 
-    Args:
-        name: A name for people who look at the process's open files.
-
     Raises:
         OSError: There is no room for temporary files.
     """

@@ -76,13 +76,6 @@ def run_git(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run git under the policy `for_store` and return its output as bytes.
 
-    Args:
-        args: The arguments.
-        cwd: The folder to run it in.
-        stdin: Bytes for standard input.
-        env: Environment variables to add. `GIT_DIR` selects the repository. Without it, git runs without one.
-        ok: The exit statuses that mean success.
-
     Raises:
         DiskFull: The disk is full.
         GitFailed: The exit status is not in `ok`, or git is not installed.
@@ -176,13 +169,6 @@ class TreeStore:
         ok: Sequence[int] = (0,),
     ) -> bytes:
         """Run git on this store and return its standard output.
-
-        Args:
-            args: The arguments.
-            stdin: Bytes for standard input.
-            index: The name of a private index file.
-            work_tree: The folder of a work tree.
-            ok: The exit statuses that mean success.
 
         Raises:
             DiskFull, GitFailed: As for `run_git`.
@@ -287,10 +273,6 @@ class TreeStore:
     def apply(self, tree: str, patch: bytes, *options: str) -> str:
         """Apply a patch to a tree and return the id of the new tree. Git treats the patch as plain data.
 
-        Args:
-            tree: The id of the tree.
-            options: Options of `git apply`.
-
         Raises:
             GitFailed: The patch does not apply.
         """
@@ -355,12 +337,7 @@ class TreeStore:
         return [(out[i].decode(), os.fsdecode(out[i + 1])) for i in range(0, len(out) - 1, 2)]
 
     def ignored(self, paths: Sequence[str], ignore_files: Path) -> set[str]:
-        """Return those of `paths` that are ignored by the list `JUNK` or by `.gitignore` files.
-
-        Args:
-            paths: Paths relative to `ignore_files`.
-            ignore_files: The folder with the `.gitignore` files.
-        """
+        """Return those of `paths` that are ignored by the list `JUNK` or by `.gitignore` files."""
         if not paths:
             return set()
         # without "./", git would read a name that begins with ":" as a pattern

@@ -111,12 +111,6 @@ class GitCommand:
     ) -> subprocess.CompletedProcess[bytes]:
         """Run `git *args` to its end. Blocking.
 
-        Args:
-            args: The arguments.
-            cwd: The folder to run it in.
-            stdin: Bytes for standard input; None for an empty one.
-            timeout: In seconds; None for no limit.
-
         Raises:
             OSError: Git cannot be started, or `cwd` is not a folder.
             subprocess.TimeoutExpired: Git did not end in time, and was killed.

@@ -58,7 +58,6 @@ class Patch:
     text: bytes
     """The patch in bytes, as `git apply` takes it; empty if nothing changed."""
     paths: tuple[str, ...]
-    """The changed files."""
     runs_later: tuple[str, ...]
     """Those changed files that run automatically later (CI, editor, test configuration)."""
 
@@ -108,13 +107,7 @@ class Workspace:
     def commit_changes(
         self, before: TreeId, changed: Sequence[tuple[str, int, bytes]], deleted: Sequence[str]
     ) -> TreeId:
-        """Return the state after changes to `before`.
-
-        Args:
-            before: State to start from.
-            changed: Path, mode and content of each new or changed file.
-            deleted: Paths of deleted files.
-        """
+        """Return the state after changes to `before`."""
         entries = self.entries(before)
         for path in deleted:
             entries.pop(path, None)
@@ -224,10 +217,6 @@ def refuse_repositories(paths: Iterable[str], tree: Collection[str]) -> None:
     """Raise PathEscapes for changes in a folder that git takes for a bare repository.
 
     Such a repository's `config` can run programs.
-
-    Args:
-        paths: The changed paths.
-        tree: All paths after the change.
     """
     folders = {
         head[: -len(PurePosixPath(head).name)]

@@ -16,7 +16,6 @@ from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes, SandboxDied, SandboxError
 from m3agent.sandbox.protocol.channel import Channel
-from m3agent.sandbox.protocol.supervisor import VERSIONS
 from m3agent.tools.registry import Toolset
 from tests.abuse.box import Box, gone
 from tests.tools.small_disk import fill, small_disk
@@ -208,7 +207,7 @@ def frame(header):
     raw = json.dumps(header).encode()
     return struct.pack(">II", len(raw), 0) + raw
 sys.stdin.buffer.read(8)
-sys.stdout.buffer.write(frame({"ev": "hello", "protocol": int(sys.argv[1]), "python": "3", "root": "/ws"}))
+sys.stdout.buffer.write(frame({"ev": "hello", "python": "3", "root": "/ws"}))
 sys.stdout.buffer.flush()
 sys.stdout.buffer.write(%s)
 sys.stdout.buffer.flush()
@@ -218,7 +217,7 @@ os.close(1)
 
 @pytest.mark.parametrize("frames", FRAMES)
 async def test_impostor_of_the_supervisor(frames: str) -> None:
-    program = [sys.executable, "-c", IMPOSTOR % FRAMES[frames], str(VERSIONS[1])]
+    program = [sys.executable, "-c", IMPOSTOR % FRAMES[frames]]
     process = await asyncio.create_subprocess_exec(*program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout and process.stdin
 

@@ -17,7 +17,7 @@ from m3agent.sandbox.backends.pytest_bundle import BYTECODE, PROBE
 from m3agent.sandbox.backends.sandbox import BESIDE, Folders, Sandbox, SandboxLimits
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.protocol.channel import Channel
-from m3agent.sandbox.protocol.supervisor import FRAME, VERSIONS, Refused
+from m3agent.sandbox.protocol.supervisor import FRAME, Refused
 from m3agent.sandbox.store.workspace import Workspace
 from tests.fakes.files import MemoryFiles
 from tests.fakes.trees import memory_workspace
@@ -109,7 +109,7 @@ class MemorySupervisor(asyncio.Transport):
         if self._source and len(self._inbox) >= self._source:
             del self._inbox[: self._source]
             self._source = 0
-            self._send({"ev": "hello", "versions": list(VERSIONS)})
+            self._send({"ev": "hello"})
         while self._source == 0 and len(self._inbox) >= FRAME.size:
             n_header, n_payload = FRAME.unpack_from(self._inbox)
             middle = FRAME.size + n_header
@@ -146,7 +146,7 @@ class MemorySupervisor(asyncio.Transport):
         more: dict[str, Any] = {}
         try:
             match header["op"]:
-                case "speak" | "alive":
+                case "alive":
                     return
                 case "ping":
                     pass

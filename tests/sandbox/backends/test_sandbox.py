@@ -103,34 +103,8 @@ async def test_hardening(sandbox_of: SandboxOf) -> None:
         assert (await sandbox.exec(["python3", "-c", net])).exit != 0
         links = await sandbox.exec(["sh", "-c", "cat /proc/net/dev"])
         names = {line.split(":")[0].strip() for line in links.stdout.decode().splitlines() if ":" in line}
-        assert names <= {
-            "lo",
-            "tunl0",
-            "sit0",
-            "ip6tnl0",
-            "gre0",
-            "gretap0",
-            "erspan0",
-            "ip_vti0",
-            "ip6_vti0",
-            "ip6gre0",
-        }
-
-
-async def test_output_is_kept_head_and_tail_and_logged(
-    sandbox_of: SandboxOf, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    log = tmp_path_factory.mktemp("log") / "out.log"
-    async with sandbox_of() as sandbox:
-        done = await sandbox.exec(["sh", "-c", "echo first; head -c 3000000 /dev/zero; echo last"], log=log)
-        assert done.stdout.startswith(b"first\n")
-        assert done.stdout.endswith(b"last\n")
-        assert len(done.stdout) == 64 << 10
-        assert done.total_bytes == 3_000_011
-        assert done.omitted[0] == 3_000_011 - (64 << 10)
-        assert log.stat().st_size == 3_000_011
-        again = await sandbox.exec(["sh", "-c", "echo first; head -c 3000000 /dev/zero; echo last"])
-        assert again.digest == done.digest
+        tunnels = {"tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0"}
+        assert names <= {"lo", *tunnels}
 
 
 async def test_output_flood_is_capped_on_the_host(

@@ -5,31 +5,21 @@ from __future__ import annotations
 import pytest
 
 from m3agent.sandbox.declared.build import may_be_kept, read_build, version_of_tag
-from m3agent.sandbox.declared.types import Files
-
-
-def files_of(texts: dict[str, str]) -> Files:
-    return Files(texts.keys(), lambda path: texts[path].encode())
+from tests.sandbox.declared.trees import files_of
 
 
 @pytest.mark.parametrize(
     ("texts", "path"),
     [
-        (
-            {"pyproject.toml": "[tool.setuptools_scm]\nwrite_to = 'src/own/_version.py'"},
-            "src/own/_version.py",
-        ),
+        ({"pyproject.toml": "[tool.setuptools_scm]\nwrite_to = 'src/own/_v.py'"}, "src/own/_v.py"),
         ({"pyproject.toml": "[tool.setuptools_scm]\nversion_file = './own/v.py'"}, "own/v.py"),
         ({"pyproject.toml": "[tool.hatch]\nbuild.hooks.vcs.version-file = 'own/_v.py'"}, "own/_v.py"),
         (
-            {"pyproject.toml": "[tool.hatch.build.targets.wheel.hooks.vcs]\nversion-file = 'own/_v.py'"},
+            {"pyproject.toml": "tool.hatch.build.targets.wheel.hooks.vcs.version-file = 'own/_v.py'"},
             "own/_v.py",
         ),
         ({"pyproject.toml": "[tool.hatch.build.hooks.version]\npath = 'own/_v.py'"}, "own/_v.py"),
-        (
-            {"pyproject.toml": "[tool.pdm]\nbuild.package-dir = 'lib'\nversion.write_to = 'own/_v.py'"},
-            "lib/own/_v.py",
-        ),
+        ({"pyproject.toml": "[tool.pdm]\nbuild.package-dir = 'lib'\nversion.write_to = 'a.py'"}, "lib/a.py"),
         ({"pyproject.toml": "[tool.versioningit.write]\nfile = 'own/_v.py'"}, "own/_v.py"),
         ({"setup.py": "setup(name='own', use_scm_version={'write_to': 'own/_v.py'})"}, "own/_v.py"),
         ({"setup.py": "SCM = dict\nS = {'write_to': 'own/_v.py'}\nsetup(use_scm_version=S)"}, "own/_v.py"),

@@ -21,13 +21,9 @@ from m3agent.sandbox.declared.declared import (
 )
 from m3agent.sandbox.declared.poetry import NotSimple, specifier
 from m3agent.sandbox.declared.requirements import logical_lines, requirements_files
-from m3agent.sandbox.declared.types import Files, ScanResult
+from m3agent.sandbox.declared.types import ScanResult
 from m3agent.sandbox.images.indexes import find_indexes, indexes_here
-
-
-def files_of(texts: dict[str, str | bytes]) -> Files:
-    contents = {path: text if isinstance(text, bytes) else text.encode() for path, text in texts.items()}
-    return Files(contents.keys(), contents.__getitem__)
+from tests.sandbox.declared.trees import files_of
 
 
 def declared(texts: dict[str, str | bytes]) -> Declared:
@@ -519,50 +515,37 @@ def test_broken_settings_files_are_no_error(tmp_path_factory: pytest.TempPathFac
 MEMBER = '[project]\nname = "Own_Core"\nversion = "3"\ndependencies = ["beta"]\n[project.entry-points.pytest11]\nown = "own_core.plugin"\n'
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {
-            "pyproject.toml": "[tool.uv.workspace]\nmembers = ['packages/*']\n[tool.uv.sources]\nown-core = {workspace = true}\n"
-        },
-        {
-            "pyproject.toml": "[tool.uv.workspace]\nmembers = ['packages/**']\nexclude = ['packages/old']\n",
-            "packages/old/setup.py": "",
-            "packages/old/pyproject.toml": "[project]\nname = 'alpha'\n",
-        },
-        {"pyproject.toml": "[tool.uv.sources]\nown_core = {path = 'packages/core', editable = true}\n"},
-        {"pyproject.toml": "[tool.uv.sources]\nown-core = [{path = './packages/core'}]\n"},
-        {
-            "pyproject.toml": "[tool.poetry.dependencies]\nown-core = {path = 'packages/core', develop = true}\n"
-        },
-        {"pyproject.toml": "[tool.poetry.group.dev.dependencies]\nown-core = {path = 'packages/core'}\n"},
-        {
-            "pyproject.toml": "[tool.pdm.dev-dependencies]\ndev = ['-e file:///${PROJECT_ROOT}/packages/core#egg=own-core']\n"
-        },
-        {
-            "pyproject.toml": "[dependency-groups]\ndev = ['own-core @ file:///${PROJECT_ROOT}/packages/core']\n"
-        },
-        {
-            "pyproject.toml": "[tool.hatch.envs.default]\ndependencies = ['own-core @ {root:uri}/packages/core']\n"
-        },
-        {
-            "pyproject.toml": "[tool.pixi.pypi-dependencies]\nown-core = {path = 'packages/core', editable = true}\n"
-        },
-        {"pyproject.toml": "[tool.rye.workspace]\nmembers = ['packages/co*']\n"},
-        {"pixi.toml": "[pypi-dependencies]\nown-core = {path = 'packages/core'}\n"},
-        {"requirements.txt": "-e ./packages/core\n"},
-        {"requirements.txt": "./packages/core\n"},
-        {"requirements/dev.txt": "--editable=../packages/core\n"},
-        {"requirements.txt": "own_core @ file:./packages/core\n"},
-        {"setup.cfg": "[options]\ninstall_requires =\n  own-core @ file:packages/core\n"},
-        {"tox.ini": "[testenv]\ndeps =\n  -e {toxinidir}/packages/core\n"},
-    ],
-    ids=lambda files: next(iter(files.values())).replace("\n", " ")[:70],
-)
-def test_what_the_tree_contains_is_never_asked_of_an_index(files: dict[str, str | bytes]) -> None:
-    files = {"reqs.txt": "own-core>=2\nalpha\n", "packages/core/pyproject.toml": MEMBER, **files}
+IN_PROJECT = "file:///${PROJECT_ROOT}"
+WORKSPACE = "[tool.uv.workspace]\nmembers ="
+NAMES_CORE: tuple[tuple[str, str], ...] = (
+    ("pyproject.toml", f"{WORKSPACE} ['packages/*']\n[tool.uv.sources]\nown-core = {{workspace = true}}\n"),
+    ("pyproject.toml", f"{WORKSPACE} ['packages/**']\nexclude = ['packages/old']\n"),
+    ("pyproject.toml", "[tool.uv.sources]\nown_core = {path = 'packages/core', editable = true}\n"),
+    ("pyproject.toml", "[tool.uv.sources]\nown-core = [{path = './packages/core'}]\n"),
+    ("pyproject.toml", "[tool.poetry.dependencies]\nown-core = {path = 'packages/core', develop = true}\n"),
+    ("pyproject.toml", "[tool.poetry.group.dev.dependencies]\nown-core = {path = 'packages/core'}\n"),
+    ("pyproject.toml", f"[tool.pdm.dev-dependencies]\ndev = ['-e {IN_PROJECT}/packages/core#egg=own-core']\n"),
+    ("pyproject.toml", f"[dependency-groups]\ndev = ['own-core @ {IN_PROJECT}/packages/core']\n"),
+    ("pyproject.toml", "[tool.hatch.envs.default]\ndependencies = ['own-core @ {root:uri}/packages/core']\n"),
+    ("pyproject.toml", "[tool.pixi.pypi-dependencies]\nown-core = {path = 'packages/core', editable = true}\n"),
+    ("pyproject.toml", "[tool.rye.workspace]\nmembers = ['packages/co*']\n"),
+    ("pixi.toml", "[pypi-dependencies]\nown-core = {path = 'packages/core'}\n"),
+    ("requirements.txt", "-e ./packages/core\n"),
+    ("requirements.txt", "./packages/core\n"),
+    ("requirements/dev.txt", "--editable=../packages/core\n"),
+    ("requirements.txt", "own_core @ file:./packages/core\n"),
+    ("setup.cfg", "[options]\ninstall_requires =\n  own-core @ file:packages/core\n"),
+    ("tox.ini", "[testenv]\ndeps =\n  -e {toxinidir}/packages/core\n"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "text"), NAMES_CORE, ids=[text[:70] for _, text in NAMES_CORE])
+def test_what_the_tree_contains_is_never_asked_of_an_index(path: str, text: str) -> None:
+    files = {"reqs.txt": "own-core>=2\nalpha\n", "packages/core/pyproject.toml": MEMBER, path: text}
     files |= {"packages/core/src/own_core/__init__.py": "", "packages/other/package.json": ""}
-    found = declared(files)
+    if "packages/old" in text:
+        files |= {"packages/old/setup.py": "", "packages/old/pyproject.toml": "[project]\nname = 'alpha'\n"}
+    found = declared({**files})
     assert found.requirements == ("alpha", "beta")
     assert "beta" not in found.optional
     assert "own-core" in found.not_of_index

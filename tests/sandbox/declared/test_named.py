@@ -6,7 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from m3agent.sandbox.declared.declared import Declared, read_declared
-from m3agent.sandbox.declared.types import Files
+from tests.sandbox.declared.trees import files_of
 
 PROJECT = """
 [project]
@@ -26,7 +26,7 @@ def declared(texts: dict[str, str]) -> Declared:
     every = {"pyproject.toml": PROJECT} | {
         name: PROJECT + text if name == "pyproject.toml" else text for name, text in texts.items()
     }
-    return read_declared(Files(every.keys(), lambda path: every[path].encode()))
+    return read_declared(files_of(every))
 
 
 def names(lines: tuple[str, ...]) -> set[str]:
@@ -115,7 +115,7 @@ def test_tox_names_a_file_of_constraints() -> None:
 )
 def test_what_only_groups_for_development_name_is_optional(text: str) -> None:
     project = f"[project]\nname = 'own'\ndependencies = ['alpha']\n{text}\ntest = ['beta']\n"
-    found = read_declared(Files(["pyproject.toml"], lambda _: project.encode()))
+    found = read_declared(files_of({"pyproject.toml": project}))
     assert (found.requirements, found.optional) == (("alpha", "beta", "odd"), ("odd",))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from m3agent.sandbox.declared.declared import Declared, read_declared
 from m3agent.sandbox.declared.testing import NO_ERROR, read_import_folders, read_test_options
-from m3agent.sandbox.declared.types import Files
+from tests.sandbox.declared.trees import files_of
 
 DOCTESTS = "--doctest-modules --doctest-ignore-import-errors"
 NAMES = "-o python_functions=[Tt]est* *_[Tt]est* -o python_classes=[Tt]est* *_[Tt]est*"
@@ -17,7 +17,7 @@ NAMES = "-o python_functions=[Tt]est* *_[Tt]est* -o python_classes=[Tt]est* *_[T
 def options(texts: dict[str, str]) -> str:
     """Return the options for a repository with these files, a module and a test file that pytest finds."""
     texts = {"own.py": "", "tests/test_own.py": "", **texts}
-    return " ".join(read_test_options(Files(texts.keys(), lambda path: texts[path].encode())))
+    return " ".join(read_test_options(files_of(texts)))
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_files_with_other_names(commands: str, patterns: str) -> None:
 def test_names_of_nose_count_where_no_file_has_one_of_pytest() -> None:
     for path in ("own/tests.py", "test.py", "own/Test-all.py"):
         paths = {"setup.py", path}
-        words = read_test_options(Files(paths, lambda _: b""))
+        words = read_test_options(files_of(dict.fromkeys(paths, "")))
         assert words == ("-o", "python_files=test_*.py *_test.py [Tt]est*.py"), path
-    assert read_test_options(Files({"setup.py", "own/contest.py"}, lambda _: b"")) == ()
+    assert read_test_options(files_of({"setup.py": "", "own/contest.py": ""})) == ()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_deprecations_of_pytest_are_no_errors(texts: dict[str, str]) -> None:
 
 
 def test_the_options_are_one_text_for_pytest() -> None:
-    words = read_test_options(Files({"my tests.py"}, lambda _: b""))
+    words = read_test_options(files_of({"my tests.py": ""}))
     assert shlex.split(shlex.join(words)) == list(words)
 
 
@@ -133,7 +133,7 @@ MANAGE = "import os\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', \"site.sett
 
 def declared(texts: dict[str, str]) -> Declared:
     texts = {"requirements.txt": "Django>=5\n", **texts}
-    return read_declared(Files(texts.keys(), lambda path: texts[path].encode()))
+    return read_declared(files_of(texts))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_repository_with_its_own_way_keeps_it(texts: dict[str, str]) -> None:
 
 def folders(texts: dict[str, str]) -> tuple[str, ...]:
     texts = {"src/own/__init__.py": "", "lib/own/__init__.py": "", "a b/own.py": "", **texts}
-    return read_import_folders(Files(texts.keys(), lambda path: texts[path].encode()))
+    return read_import_folders(files_of(texts))
 
 
 @pytest.mark.parametrize(

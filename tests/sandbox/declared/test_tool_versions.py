@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from m3agent.sandbox.declared.tool_versions import AskedVersion, asked_versions, is_older, older_than_asked
-from m3agent.sandbox.declared.types import Files
+from tests.sandbox.declared.trees import files_of
 
 
 def asked(files: dict[str, str], folder: str = "") -> dict[str, str]:
-    read = {path: text.encode() for path, text in files.items()}
-    return {one.tool: one.version for one in asked_versions(Files(read.keys(), read.__getitem__), folder)}
+    return {asking.tool: asking.version for asking in asked_versions(files_of(files), folder)}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from m3agent.sandbox.backends.engine import connect
-from m3agent.sandbox.images import container_build
+from m3agent.sandbox.images import dockerfile_build
 from m3agent.sandbox.images.environment import find_environment
 from m3agent.sandbox.images.image_build import PIDS
 from m3agent.sandbox.store.workspace import Workspace
@@ -60,13 +60,13 @@ async def test_an_image_has_no_name_before_it_is_checked(
 ) -> None:
     # Another process, or a later one if this one is killed here, would use the image by its name.
     checked = list[list[str]]()
-    check = container_build._check_python
+    check = dockerfile_build._check_python
 
     def look(api: Any, image: str) -> None:
         checked.append(api.inspect_image(image)["RepoTags"])
         check(api, image)
 
-    monkeypatch.setattr(container_build, "_check_python", look)
+    monkeypatch.setattr(dockerfile_build, "_check_python", look)
     workspace = workspace_of({"Dockerfile": f"FROM {python_image}\nCOPY a.txt /\n", "a.txt": "named later\n"})
     image = await find_environment(workspace, tmp_path, said.append, may_build=yes)
     assert checked == [[]]

@@ -11,11 +11,11 @@ import pytest
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, local_image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images import pythons
+from m3agent.sandbox.images import toolchains
 from m3agent.sandbox.images.debian import BaseImage
 from m3agent.sandbox.images.environment import find_environment
 from m3agent.sandbox.images.layers import Builder, Layer
-from m3agent.sandbox.images.pythons import with_python
+from m3agent.sandbox.images.toolchains import with_python
 from tests.evals.bases import needs_base, needs_docker
 from tests.sandbox.images.reach import WorkspaceOf
 
@@ -43,47 +43,29 @@ class Machine:
                 raise EnvironmentBuildFailed("no Python")
             return Image("of uv")
 
-        monkeypatch.setattr(pythons, "pythons_of", lambda *_: self.own)
-        monkeypatch.setattr(pythons, "base_here", base_here)
-        monkeypatch.setattr(pythons, "exact_base", exact_base)
+        monkeypatch.setattr(toolchains, "pythons_of", lambda *_: self.own)
+        monkeypatch.setattr(toolchains, "base_here", base_here)
+        monkeypatch.setattr(toolchains, "exact_base", exact_base)
         monkeypatch.setattr(Builder, "image", image)
 
 
-@pytest.mark.parametrize(
-    ("machine", "accepted", "replaceable", "name", "notes"),
-    [
-        (Machine(), (), True, "start", []),
-        (Machine(), ("3.12", "3.11"), True, "start", []),
-        (Machine(own=("3.8", "3.7")), ("3.7",), True, "start", []),
-        (Machine(here=("3.13",), uv=("3.12",)), ("3.12", "3.13"), True, "here-3.13", []),
-        (Machine(here=("3.12",), uv=("3.12",)), ("3.12",), False, "of uv", []),
-        (Machine(uv=("3.12",), makes=("3.12",)), ("3.12",), True, "of uv", []),
-        (Machine(makes=("3.12", "3.13")), ("3.12", "3.13"), True, "made-3.13", []),
-        (
-            Machine(makes=("3.12",)),
-            ("3.12",),
-            False,
-            "start",
-            ["Python 3.12 is not available here: using 3.11"],
-        ),
-        (Machine(), ("3.4",), True, "start", ["Python 3.4 is not available here: using 3.11"]),
-        (Machine(), ("3.12",), True, "start", ["no mirror", "Python 3.12 is not available here: using 3.11"]),
-        (Machine(own=()), ("3.12",), True, "start", []),
-    ],
-    ids=[
-        "any Python will do",
-        "the image has one",
-        "the image has one under another name",
-        "another base is here",
-        "the image stays",
-        "uv before a new base",
-        "a new base, Debian's first",
-        "no Python for an image that stays",
-        "no base has it",
-        "the base cannot be made",
-        "an image without Python",
-    ],
-)
+USING_OWN = "Python 3.12 is not available here: using 3.11"
+CASES = {
+    "any Python will do": (Machine(), (), True, "start", []),
+    "the image has one": (Machine(), ("3.12", "3.11"), True, "start", []),
+    "the image has one under another name": (Machine(own=("3.8", "3.7")), ("3.7",), True, "start", []),
+    "another base is here": (Machine(here=("3.13",), uv=("3.12",)), ("3.12", "3.13"), True, "here-3.13", []),
+    "the image stays": (Machine(here=("3.12",), uv=("3.12",)), ("3.12",), False, "of uv", []),
+    "uv before a new base": (Machine(uv=("3.12",), makes=("3.12",)), ("3.12",), True, "of uv", []),
+    "a new base, Debian's first": (Machine(makes=("3.12", "3.13")), ("3.12", "3.13"), True, "made-3.13", []),
+    "no Python for an image that stays": (Machine(makes=("3.12",)), ("3.12",), False, "start", [USING_OWN]),
+    "no base has it": (Machine(), ("3.4",), True, "start", [USING_OWN.replace("12", "4")]),
+    "the base cannot be made": (Machine(), ("3.12",), True, "start", ["no mirror", USING_OWN]),
+    "an image without Python": (Machine(own=()), ("3.12",), True, "start", []),
+}
+
+
+@pytest.mark.parametrize(("machine", "accepted", "replaceable", "name", "notes"), CASES.values(), ids=CASES)
 def test_an_image_gets_a_python_that_the_project_accepts(
     machine: Machine,
     accepted: tuple[str, ...],
@@ -122,6 +104,6 @@ async def test_a_repository_that_excludes_the_default_python_gets_a_base_with_an
     api = connect()
     try:
         there = local_image(api, image)
-        assert there is not None and pythons.pythons_of(Builder(api, tmp_path, print), there) == ("3.9",)
+        assert there is not None and toolchains.pythons_of(Builder(api, tmp_path, print), there) == ("3.9",)
     finally:
         api.close()

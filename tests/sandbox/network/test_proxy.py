@@ -54,35 +54,21 @@ def test_hosts_match_by_name_and_port() -> None:
     assert not allows("", "example.org")
 
 
+NEVER_OPENED = {
+    "too much": ("*", "*.org", "*example.org"),
+    "not a public host name": ("localhost",),
+    "not a public address": ("127.0.0.1", "10.1.2.3:80", "169.254.169.254", "[::1]", "[::ffff:10.0.0.1]"),
+    "not a host": (
+        *("127.1", "0x7f000001", "2130706433", "0177.0.0.1", "*.8.8.8.8", "https://example.org", "::1"),
+        *("example.org/path", "user@example.org", "example.org:0", "example.org:65536", "example..org"),
+        *("-a.example", "a" * 64 + ".example", "exa mple.org"),
+    ),
+    "xn--": ("bücher.example",),
+}
+
+
 @pytest.mark.parametrize(
-    ("entry", "says"),
-    [
-        ("*", "too much"),
-        ("*.org", "too much"),
-        ("*example.org", "too much"),
-        ("localhost", "not a public host name"),
-        ("127.0.0.1", "not a public address"),
-        ("10.1.2.3:80", "not a public address"),
-        ("169.254.169.254", "not a public address"),
-        ("[::1]", "not a public address"),
-        ("[::ffff:10.0.0.1]", "not a public address"),
-        ("127.1", "not a host"),
-        ("0x7f000001", "not a host"),
-        ("2130706433", "not a host"),
-        ("0177.0.0.1", "not a host"),
-        ("*.8.8.8.8", "not a host"),
-        ("https://example.org", "not a host"),
-        ("example.org/path", "not a host"),
-        ("user@example.org", "not a host"),
-        ("example.org:0", "not a host"),
-        ("example.org:65536", "not a host"),
-        ("example..org", "not a host"),
-        ("-a.example", "not a host"),
-        ("a" * 64 + ".example", "not a host"),
-        ("::1", "not a host"),
-        ("bücher.example", "xn--"),
-        ("exa mple.org", "not a host"),
-    ],
+    ("entry", "says"), [(entry, says) for says, entries in NEVER_OPENED.items() for entry in entries]
 )
 def test_entries_that_are_never_opened(entry: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
@@ -144,41 +130,20 @@ def test_nothing_is_public_that_the_standard_library_calls_private(
         assert not address.is_reserved
 
 
-@pytest.mark.parametrize(
-    ("address", "public"),
-    [
-        ("8.8.8.8", True),
-        ("100.63.255.255", True),
-        ("100.64.0.1", False),
-        ("172.15.0.1", True),
-        ("172.16.0.1", False),
-        ("169.254.169.254", False),
-        ("168.63.129.16", False),
-        ("100.100.100.200", False),
-        ("192.0.0.192", False),
-        ("0.0.0.0", False),
-        ("255.255.255.255", False),
-        ("224.0.0.1", False),
-        ("2606:4700::1111", True),
-        ("::ffff:8.8.8.8", True),
-        ("64:ff9b::808:808", True),
-        ("64:ff9b::a00:1", False),
-        ("::1", False),
-        ("::", False),
-        ("fe80::1", False),
-        ("fe80::1%eth0", False),
-        ("2606:4700::1%eth0", False),
-        ("fc00::1", False),
-        ("fd00:ec2::254", False),
-        ("fec0::1", False),
-        ("ff02::1", False),
-        ("2002:7f00:1::", False),
-        ("not an address", False),
-        ("", False),
-    ],
+PUBLIC = (
+    *("8.8.8.8", "100.63.255.255", "172.15.0.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"),
 )
-def test_addresses(address: str, public: bool) -> None:
-    assert is_public(address) is public
+INSIDE = (
+    *("100.64.0.1", "172.16.0.1", "169.254.169.254", "168.63.129.16", "100.100.100.200", "192.0.0.192"),
+    *("0.0.0.0", "255.255.255.255", "224.0.0.1", "64:ff9b::a00:1", "::1", "::", "fe80::1", "fe80::1%eth0"),
+    *("2606:4700::1%eth0", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "2002:7f00:1::"),
+    *("not an address", ""),
+)
+
+
+@pytest.mark.parametrize("address", [*PUBLIC, *INSIDE])
+def test_addresses(address: str) -> None:
+    assert is_public(address) is (address in PUBLIC)
 
 
 def test_this_machines_own_addresses_are_not_reached() -> None:
@@ -227,39 +192,34 @@ def test_requests_are_rebuilt_from_what_was_parsed() -> None:
     assert bare.head == head("GET / HTTP/1.1", "Host: [2606:4700::1]", "Connection: close", "", "")
 
 
+GET, POST = "GET http://example.org/ HTTP/1.1", "POST http://example.org/ HTTP/1.1"
+NO_REQUESTS = (
+    *("GET / HTTP/1.1", "GET https://example.org/ HTTP/1.1", "GET ftp://example.org/ HTTP/1.1"),
+    *(
+        "GET http://user@example.org/ HTTP/1.1",
+        "GET http://example.org/#x HTTP/1.1",
+        "GET http:///x HTTP/1.1",
+    ),
+    *("GET http://example.org:99999/ HTTP/1.1", "GET http://example.org\\@evil.example/ HTTP/1.1"),
+    *("GET  http://example.org/ HTTP/1.1", f"{GET} ", "GET http://example.org/ HTTP/2.0"),
+    *("get http://example.org/ HTTP/1.1", "CONNECT example.org HTTP/1.1", "CONNECT 0x7f.1:443 HTTP/1.1"),
+    *("GET http://example.org/\nX HTTP/1.1", ""),
+)
+
+
 @pytest.mark.parametrize(
     ("lines", "status"),
     [
-        (["GET / HTTP/1.1"], 400),
-        (["GET https://example.org/ HTTP/1.1"], 400),
-        (["GET ftp://example.org/ HTTP/1.1"], 400),
-        (["GET http://user@example.org/ HTTP/1.1"], 400),
-        (["GET http://example.org/#x HTTP/1.1"], 400),
-        (["GET http:///x HTTP/1.1"], 400),
-        (["GET http://example.org:99999/ HTTP/1.1"], 400),
-        (["GET http://example.org\\@evil.example/ HTTP/1.1"], 400),
-        (["GET  http://example.org/ HTTP/1.1"], 400),
-        (["GET http://example.org/ HTTP/1.1 "], 400),
-        (["GET http://example.org/ HTTP/2.0"], 400),
-        (["get http://example.org/ HTTP/1.1"], 400),
-        (["CONNECT example.org HTTP/1.1"], 400),
-        (["CONNECT 0x7f.1:443 HTTP/1.1"], 400),
+        *(([line], 400) for line in NO_REQUESTS),
         (["CONNECT example.org:443 HTTP/1.1", "Content-Length: 4"], 400),
         (["CONNECT example.org:443 HTTP/1.1", "no header"], 400),
-        (["GET http://example.org/ HTTP/1.1", "A: b", " folded"], 400),
-        (["GET http://example.org/ HTTP/1.1", "A : b"], 400),
-        (["GET http://example.org/ HTTP/1.1", "A: b\nB: c"], 400),
-        (["GET http://example.org/ HTTP/1.1", "A: b\rB: c"], 400),
-        (["GET http://example.org/ HTTP/1.1", "A: \0"], 400),
-        (["GET http://example.org/\nX HTTP/1.1"], 400),
-        (["POST http://example.org/ HTTP/1.1", "Content-Length: 3", "Content-Length: 3"], 400),
-        (["POST http://example.org/ HTTP/1.1", "Content-Length: +3"], 400),
-        (["POST http://example.org/ HTTP/1.1", "Content-Length: 3, 3"], 400),
-        (["POST http://example.org/ HTTP/1.1", "Content-Length: 0x3"], 400),
-        (["POST http://example.org/ HTTP/1.1", "Content-Length: 3", "Transfer-Encoding: chunked"], 411),
-        (["POST http://example.org/ HTTP/1.1", "transfer-encoding : chunked"], 400),
-        (["GET http://example.org/ HTTP/1.1", *["A: b"] * 101], 431),
-        ([""], 400),
+        ([GET, "A: b", " folded"], 400),
+        *(([GET, header], 400) for header in ("A : b", "A: b\nB: c", "A: b\rB: c", "A: \0")),
+        ([POST, "Content-Length: 3", "Content-Length: 3"], 400),
+        *(([POST, f"Content-Length: {length}"], 400) for length in ("+3", "3, 3", "0x3")),
+        ([POST, "Content-Length: 3", "Transfer-Encoding: chunked"], 411),
+        ([POST, "transfer-encoding : chunked"], 400),
+        ([GET, *["A: b"] * 101], 431),
     ],
 )
 def test_requests_that_go_nowhere(lines: list[str], status: int) -> None:
@@ -270,21 +230,8 @@ def test_requests_that_go_nowhere(lines: list[str], status: int) -> None:
 
 
 WORDS = (
-    b"GET",
-    b"POST",
-    b"CONNECT",
-    b" ",
-    b"http://",
-    b"example.org",
-    b":443",
-    b"/",
-    b" HTTP/1.1",
-    b"\r\n",
-    b"Content-Length: 5",
-    b"Transfer-Encoding: chunked",
-    b"Connection: ",
-    b"content-length",
-    b"A: b",
+    *(b"GET", b"POST", b"CONNECT", b" ", b"http://", b"example.org", b":443", b"/", b" HTTP/1.1", b"\r\n"),
+    *(b"Content-Length: 5", b"Transfer-Encoding: chunked", b"Connection: ", b"content-length", b"A: b"),
 )
 PIECES = st.sampled_from(WORDS) | st.sampled_from([bytes([c]) for c in b"\n\r\0:,?@#\t\xff"])
 STARTS = st.sampled_from(
@@ -332,9 +279,7 @@ class Wire:
         account: str = "",
     ) -> None:
         self.hosts, self.answer, self.resolve, self.reach, self.caps = hosts, answer, resolve, reach, caps
-        self.anywhere = anywhere
-        self.behind = behind
-        self.account = account
+        self.anywhere, self.behind, self.account = anywhere, behind, account
         """Whether the server is not the host but the proxy of this machine."""
         self.got = b""
         self.busy: set[asyncio.Future[None]] = set()
@@ -463,11 +408,8 @@ async def test_refusals_say_how_to_open_a_host() -> None:
         assert rest.endswith(b"\r\n\r\n" + status.removeprefix(b"HTTP/1.1 403 ") + b"\n")
         assert b"--allow-net" in status
         assert wire.lookups == [], "the name of a host that is not listed was looked up"
-        assert (wire.log[0].verdict, wire.log[0].host, wire.log[0].port) == (
-            "refused",
-            "other.example.org",
-            80,
-        )
+        logged = wire.log[0]
+        assert (logged.verdict, logged.host, logged.port) == ("refused", "other.example.org", 80)
 
 
 @pytest.mark.integration

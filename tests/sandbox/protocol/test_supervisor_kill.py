@@ -51,7 +51,7 @@ supervisor.processes.pids = lambda: [other.pid, mine.pid]
 print(supervisor.kill_job(mine), end=" ")
 while mine.status is None:
     supervisor.collect()
-print(supervisor.kill_job(mine), module.lives(other.pid))
+print(supervisor.kill_job(mine), not module.is_dead(module.fields_of(other.pid)))
 """
     assert output(code, tmp_path) == "True False True\n"
 

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from m3agent.sandbox.backends.bwrap_machine import command
 from m3agent.sandbox.backends.sandbox import SandboxLimits
-from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.protocol import supervisor
-from m3agent.sandbox.protocol.channel import BOOT, common_version
-from m3agent.sandbox.protocol.supervisor import FRAME, VERSIONS, Supervisor
+from m3agent.sandbox.protocol.channel import BOOT
+from m3agent.sandbox.protocol.supervisor import FRAME, Supervisor
 from tests.conftest import bwrap_here
 
 pytestmark = [pytest.mark.integration, pytest.mark.linux]  # the supervisor runs in a sandbox
@@ -100,35 +99,6 @@ def wire() -> Iterator[Wire]:
     wire = Wire()
     yield wire
     wire.close()
-
-
-@pytest.mark.integration
-def test_greeting_and_version(wire: Wire) -> None:
-    assert wire.hello["ev"] == "hello"
-    assert wire.hello["versions"] == list(VERSIONS)
-    assert wire.ask("speak", version=VERSIONS[1])["ev"] == "ok"
-    for version in (VERSIONS[0] - 1, VERSIONS[1] + 1):
-        answer = wire.ask("speak", version=version)
-        assert (answer["ev"], answer["code"]) == ("error", "version")
-
-
-@pytest.mark.parametrize(
-    ("said", "chosen"),
-    [
-        ({"versions": list(VERSIONS)}, VERSIONS[1]),
-        ({"versions": [1, VERSIONS[1] + 5]}, VERSIONS[1]),
-        ({"versions": [1, VERSIONS[0]]}, VERSIONS[0]),
-        ({"versions": [VERSIONS[1] + 1, VERSIONS[1] + 2]}, None),
-        ({"protocol": 1}, None),
-        ({}, None),
-    ],
-)
-def test_the_host_picks_the_newest_in_common(said: Header, chosen: int | None) -> None:
-    if chosen is None:
-        with pytest.raises(SandboxDied, match=r"speaks versions .* of the protocol, this program"):
-            common_version(said)
-    else:
-        assert common_version(said) == chosen
 
 
 @pytest.mark.integration

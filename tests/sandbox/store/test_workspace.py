@@ -170,62 +170,26 @@ def test_the_base_s_ignore_rules_decide(workspace_of: WorkspaceOf) -> None:
     assert workspace.wanted(["a.pyc"], {"a.pyc"}) == ["a.pyc"], "tracked, so part of the work"
 
 
-@pytest.mark.parametrize(
-    ("path", "result"),
-    [
-        (".git/config", True),
-        ("a/.git/b", True),
-        (".GIT", True),
-        ("a/Git~1/x", True),
-        (".gitignore", False),
-        ("git/x", False),
-        ("a.git/x", False),
-    ],
+INSIDE_GIT = (".git/config", "a/.git/b", ".GIT", "a/Git~1/x")
+RUN_LATER = (
+    *(".github/workflows/ci.yml", "docs/.vscode/tasks.json", "conftest.py", "tests/conftest.py", "Makefile"),
+    *("a/hidden.pth", "setup.py", "Jenkinsfile", ".travis.yml", "azure-pipelines.yml", "pytest.toml"),
+    *(".buildkite/pipeline.yml", ".mcp.json", ".claude/settings.json", ".cursor/mcp.json", ".zed/tasks.json"),
+    *(".GitHub/workflows/x.yml", "web/package.json", "Dockerfile", "docker-compose.yml", "GNUmakefile"),
+    *("justfile", ".pytest.ini", ".m3agent.toml"),
 )
-def test_inside_git(path: str, result: bool) -> None:
-    assert inside_git(path) is result
+
+
+@pytest.mark.parametrize("path", [*INSIDE_GIT, ".gitignore", "git/x", "a.git/x"])
+def test_inside_git(path: str) -> None:
+    assert inside_git(path) is (path in INSIDE_GIT)
 
 
 @pytest.mark.parametrize(
-    ("path", "result"),
-    [
-        (".github/workflows/ci.yml", True),
-        ("docs/.vscode/tasks.json", True),
-        ("conftest.py", True),
-        ("tests/conftest.py", True),
-        ("Makefile", True),
-        ("a/hidden.pth", True),
-        ("setup.py", True),
-        *(
-            (name, True)
-            for name in (
-                "Jenkinsfile",
-                ".travis.yml",
-                "azure-pipelines.yml",
-                ".buildkite/pipeline.yml",
-                ".mcp.json",
-                ".claude/settings.json",
-                ".cursor/mcp.json",
-                ".zed/tasks.json",
-                ".GitHub/workflows/x.yml",
-                "web/package.json",
-                "Dockerfile",
-                "docker-compose.yml",
-                "GNUmakefile",
-                "justfile",
-                "pytest.toml",
-                ".pytest.ini",
-                ".m3agent.toml",
-            )
-        ),
-        ("package.json.py", False),
-        ("src/setup_tools.py", False),
-        ("github/ci.yml", False),
-        ("makefile.py", False),
-    ],
+    "path", [*RUN_LATER, "package.json.py", "src/setup_tools.py", "github/ci.yml", "makefile.py"]
 )
-def test_files_that_run_later(path: str, result: bool) -> None:
-    assert runs_later(path) is result
+def test_files_that_run_later(path: str) -> None:
+    assert runs_later(path) is (path in RUN_LATER)
 
 
 def test_files_that_run_later_are_named_in_the_patch(workspace_of: WorkspaceOf) -> None:
