@@ -108,11 +108,7 @@ def _conclude(output: Path, *, as_json: bool) -> int:
 
 
 def _card(folder: Path) -> CardReport:
-    """Return the card in a folder, or that of a single run.
-
-    Raises:
-        UsageError: The folder has neither, or a file in it is damaged.
-    """
+    """Return the card in a folder, or that of a single run."""
     from dataclasses import replace
 
     from m3agent.evals.card.model import report_on

@@ -91,16 +91,7 @@ def report(
 
 
 def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:
-    """Check the options before any work is done.
-
-    Args:
-        page: The file for the page; None without one.
-        files: All files to write; None for options that are not given.
-        both: Whether both a page and JSON go to stdout.
-
-    Raises:
-        UsageError: The options conflict, or a file cannot be written.
-    """
+    """Check the options before any work is done."""
     from m3agent.agent.report.write import check_target
 
     if both:

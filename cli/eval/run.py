@@ -220,13 +220,7 @@ def _endpoint(settings: Settings) -> EndpointChoice:
 
 
 def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
-    """Print the results of a run, with a score only if every attempt has a result; return the exit code.
-
-    Args:
-        folder: The run's folder.
-        output: The value of the option -o, for messages.
-        as_json: Whether to print JSON.
-    """
+    """Print the results of a run, with a score only if every attempt has a result; return the exit code."""
     from m3agent.evals.data.results import Verdict
 
     results = folder.results()

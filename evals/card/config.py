@@ -152,10 +152,6 @@ def read_config(path: Path) -> CardConfig:
 def adapters_of(config: CardConfig, path: Path) -> list[Adapter]:
     """Return the adapters of a card, in its order.
 
-    Args:
-        config: The configuration.
-        path: Its file, for messages.
-
     Raises:
         UsageError: An adapter is unknown or malformed, or its program is not installed.
     """
@@ -181,10 +177,6 @@ def known_adapters() -> list[str]:
 
 def check_adapter(adapter: Adapter, where: Path) -> None:
     """Refuse an adapter that cannot work.
-
-    Args:
-        adapter: The adapter.
-        where: The file in which it stands, for messages.
 
     Raises:
         UsageError: A name cannot be used, a placeholder is unknown, the issue is missing, or the program is not installed.

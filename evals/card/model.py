@@ -124,9 +124,6 @@ class CardReport:
 def report_on(folders: Sequence[RunFolder]) -> CardReport:
     """Return the card of some agents' runs.
 
-    Args:
-        folders: The runs, in the order in which they are shown.
-
     Raises:
         UsageError: A record is damaged.
     """

@@ -23,12 +23,7 @@ def as_json(card: CardReport) -> bytes:
 
 
 def render(card: CardReport, *, refresh: int = 0) -> str:
-    """Return a card as a page.
-
-    Args:
-        card: The card.
-        refresh: After how many seconds a browser loads the page again; 0 for never.
-    """
+    """Return a card as a page."""
     names = ", ".join(agent.name for agent in card.agents)
     return _template().render(card=card, title=f"Harness card: {names}", refresh=refresh)
 

@@ -85,13 +85,6 @@ def open_runs(
 ) -> list[RunFolder]:
     """Create the run folder of each agent, or open those that exist.
 
-    Args:
-        output: The card's folder.
-        config: The configuration.
-        adapters: The agents.
-        instances: The instances.
-        data: Digest of the instances.
-
     Raises:
         UsageError: A folder has results of another configuration.
         EnvironmentFault: A folder cannot be written.
@@ -150,12 +143,8 @@ def make_card(
     """Make every attempt that the agents' runs lack.
 
     Args:
-        folders: The agents' runs. Their folders' names are the agents' names.
-        instances: The instances.
         parts_of: Creates the parts of an agent's attempts, from its name and a function that receives notes.
-        say: Receives notes for the user before the run.
         run: Runs the attempts, and raises KeyboardInterrupt where they are interrupted.
-        workers: Number of attempts at a time.
 
     Raises:
         UsageError: Another process works in one of the folders.

@@ -20,12 +20,7 @@ HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "x-
 
 
 def watched(card_of: Callable[[], CardReport], refresh: int) -> Starlette:
-    """Return an application with the page at `/` and the figures at `/report.json`.
-
-    Args:
-        card_of: Reads the card; called for each request. It blocks.
-        refresh: After how many seconds a browser loads the page again.
-    """
+    """Return an application with the page at `/` and the figures at `/report.json`."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware

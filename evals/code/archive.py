@@ -33,7 +33,6 @@ def unpack(archive: Path, target: Path) -> None:
 
     Args:
         archive: The tar file, compressed or not. Its content is untrusted.
-        target: Path of the new repository; it must not exist yet.
 
     Raises:
         DataError: The tar cannot be read; it contains no bare repository; or a member is a link, is a device
@@ -76,9 +75,6 @@ def extract_files(tar: tarfile.TarFile, folder: Path, most_bytes: int, *, links:
     `TarFile.extractall` has no filters in Python 3.11.3 and older, which Debian 12 has.
 
     Args:
-        tar: The open tar.
-        folder: An empty folder.
-        most_bytes: Limit for all files together.
         links: Whether the tar may have links. Symbolic links are made last, so nothing is written through one.
 
     Raises:

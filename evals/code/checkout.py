@@ -39,12 +39,8 @@ def checkout(task: Task, target: Path, *, cache: Path | None = None) -> LeakProo
     equal to the commit's, byte for byte. This function blocks.
 
     Args:
-        task: The task whose base commit is checked out.
         target: A folder that is absent or empty.
         cache: A folder that keeps unpacked archives and fetched commits. Several processes may share it.
-
-    Returns:
-        The result of inspecting the new repository for other history.
 
     Raises:
         DataError: The source is damaged, or lacks the commit that the task names.
@@ -70,11 +66,7 @@ def checkout(task: Task, target: Path, *, cache: Path | None = None) -> LeakProo
 
 
 def _commit(task: Task, mirror: Path, ref: str) -> str:
-    """Return the id of the commit that a ref of the mirror names.
-
-    Raises:
-        DataError: The ref is missing, or its commit is not the task's base.
-    """
+    """Return the id of the commit that a ref of the mirror names."""
     found = run_git(
         *("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"),
         env={"GIT_DIR": str(mirror.absolute()), "GIT_NO_REPLACE_OBJECTS": "1"},

@@ -35,12 +35,6 @@ def code_image(
 ) -> Image:
     """Return the image of an environment as its author made it; pull or build it if it is not here. Blocking.
 
-    Args:
-        environment: The environment; it names an image or has a Dockerfile.
-        kept: Folder for logs and locks.
-        say: Receives notes for the user.
-        stop: Ends a build early.
-
     Raises:
         ImageMissing: No registry has it, and there is no Dockerfile; or the Dockerfile's own base is missing.
         EnvironmentBuildFailed: The build fails.

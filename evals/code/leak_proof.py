@@ -59,7 +59,6 @@ def prove(repository: Path, base_commit: str = "") -> LeakProof:
     """Inspect a repository with a work tree. Only m3agent may have written to it.
 
     Args:
-        repository: The work tree.
         base_commit: The id that `HEAD` should have; empty if it is unknown.
 
     Raises:

@@ -110,13 +110,6 @@ async def create(
 ) -> CommitCounts:
     """Fill the folder until it has enough instances or the history ends.
 
-    Args:
-        made: The folder.
-        wish: What to create.
-        validate: Validates a candidate.
-        say: Receives notes for the user.
-        rewrite: Writes the issues; None to take them from the commits' messages.
-
     Raises:
         EnvironmentFault: The repository is damaged, or the folder cannot be written.
         SandboxError: `validate` raised it.

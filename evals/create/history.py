@@ -140,8 +140,6 @@ def open_history(path: Path, scratch: Path, name: str | None = None) -> CommitHi
     """Open the history of the repository that contains `path`; `path` may also be a bare repository.
 
     Args:
-        path: A path in the repository.
-        scratch: Folder in which the store is created.
         name: Name of the repository; None to derive it from its origin or its folder.
 
     Raises:

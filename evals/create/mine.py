@@ -251,9 +251,6 @@ def added_tests(old: Sequence[bytes], new: Sequence[bytes]) -> tuple[bool, froze
     """Compare test files: did a test, or something that tests are made of, appear or change?
 
     All statements of a module and of its classes count, except imports and docstrings.
-
-    Returns:
-        Whether the new files contain a statement that the old ones lack; and the names of new test functions.
     """
     before, after = (list(_all(contents, within=True)) for contents in (old, new))
     gone, come = _difference(before, after)

@@ -42,11 +42,7 @@ def recipe_of(
     """Return a row's `environment`, without the command that names test files, and its `version`.
 
     Args:
-        history: The repository's history.
-        base: Id of the instance's base commit.
-        commit: The fix, whose date limits the versions.
         python: The minor version to use, whatever the project declares; None to choose one.
-        available: Minor versions that can be installed; empty for any.
     """
     files = files_of(Workspace(history.store, base))
     declared = read_declared(files)
@@ -78,8 +74,6 @@ def choose_python(accepts: Sequence[str], day: date, available: Sequence[str] = 
     Args:
         accepts: Minor versions that the project accepts; empty for any. If none of them is available, all
             available versions are considered.
-        day: The instance's date.
-        available: Minor versions that can be installed; empty for any.
     """
     known = [minor for minor in RELEASED if not available or minor in available]
     fit = [minor for minor in known if not accepts or minor in accepts] or known or list(RELEASED)

@@ -75,10 +75,6 @@ class Rewriter:
     async def __call__(self, candidate: MinedCommit, errors: Mapping[str, str]) -> str | None:
         """Return the issue. An issue that gives the fix away is sent back once.
 
-        Args:
-            candidate: The commit.
-            errors: Error text of each failing test before the fix, by test id.
-
         Returns:
             None if the second issue cannot be used either.
 
@@ -148,9 +144,6 @@ def leaks_of(text: str, candidate: MinedCommit, errors: Mapping[str, str], at_ba
     Names that the tests use are no leaks: without them nobody could pass the tests.
 
     Args:
-        text: The issue.
-        candidate: The commit that fixes it.
-        errors: Error text of each failing test before the fix, by test id.
         at_base: Says which names the base has.
     """
     added, others = _lines(candidate.patch)

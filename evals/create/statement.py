@@ -68,12 +68,7 @@ FIX = 2
 
 
 def statement_of(candidate: MinedCommit, errors: Mapping[str, str]) -> tuple[str, str]:
-    """Return the statement and its origin: `message`, `message and tests` or `tests`.
-
-    Args:
-        candidate: The commit.
-        errors: Error text of each failing test before the fix, by test id.
-    """
+    """Return the statement and its origin: `message`, `message and tests` or `tests`."""
     said = cleaned_message(candidate)
     lines = [line for line in said.splitlines() if line.strip() and not REFERENCE.fullmatch(line)]
     body = [line for line in lines[1:] if not line.startswith("* ")]  # titles of a squashed branch
@@ -169,10 +164,6 @@ def kind_of(candidate: MinedCommit, errors: Mapping[str, str]) -> Kind:
     """Tell a bug report from a feature, by what the tests show and what the message says.
 
     A feature's tests use names that the base does not have, so they fail for that reason and not for a wrong result.
-
-    Args:
-        candidate: The commit.
-        errors: Error text of each failing test before the fix, by test id.
     """
     new = NEW.match(_title(candidate.messages)) is not None
     missing = [any(map(MISSING.match, first_error(text))) for text in errors.values()]

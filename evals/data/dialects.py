@@ -86,7 +86,6 @@ def own_rules(fields: Fields, folder: Path | None) -> OwnRules | None:
     """Return the rules of a row's benchmark; None if it has none besides m3agent's and those of SWE-bench's package.
 
     Args:
-        fields: The row, with the fields of SWE-bench (`as_swebench`).
         folder: Folder of the rows' file; None for rows from the hub.
 
     Raises:

@@ -47,11 +47,6 @@ def id_of(path: Path) -> str:
 def within(folder: Path, name: str, what: str) -> Path:
     """Return the path of the file `name` in a folder, with links resolved.
 
-    Args:
-        folder: The data's folder.
-        name: The location in the data file.
-        what: Start of the error messages.
-
     Raises:
         DataError: The location leads out of the folder (an absolute path, `..`, a link), or is not an
             existing file.
@@ -77,11 +72,6 @@ def commit_folder(store: TreeStore, folder: Path, *, links: bool = False) -> str
 
     Left out are the files that test runs leave behind, files that the folder's `.gitignore` names, and
     `.git`.
-
-    Args:
-        store: Where to.
-        folder: What to store.
-        links: Whether it may have symbolic links.
 
     Raises:
         DataError: The folder cannot be read, or contains something other than such files.

@@ -110,11 +110,7 @@ def _toml(folder: Path) -> Fields:
 
 
 def _check_supported(fields: Fields, folder: Path) -> None:
-    """Check that a task is one of a single container.
-
-    Raises:
-        DataError: It is not; the message says what it needs.
-    """
+    """Check that a task is one of a single container."""
     version = fields.first("schema_version", "version") or ""
     if not version.startswith("1."):
         raise fields.wrong(
@@ -138,11 +134,7 @@ def _check_supported(fields: Fields, folder: Path) -> None:
 
 
 def _stages(context: Path) -> list[Stage]:
-    """Return the stages of the Dockerfile; empty if there is none.
-
-    Raises:
-        DataError: It has something that m3agent's builds do not support.
-    """
+    """Return the stages of the Dockerfile; empty if there is none."""
     path = context / DOCKERFILE
     if not path.exists():
         return []
@@ -153,11 +145,7 @@ def _stages(context: Path) -> list[Stage]:
 
 
 def _code_folder(environment: Fields, stages: list[Stage]) -> str:
-    """Return the folder of the code in the image: the working folder.
-
-    Raises:
-        DataError: None is named, or it is no folder of a project.
-    """
+    """Return the folder of the code in the image: the working folder."""
     found = environment.optional("workdir")
     if found is None:
         folders: dict[str, str] = {}
@@ -200,11 +188,7 @@ def _rules(fields: Fields, folder: Path) -> RewardRules:
 
 
 def _tables(fields: Fields, name: str, text: str = "") -> list[Fields]:
-    """Return the tables of a list. With `text`, a string counts as a table with only this field.
-
-    Raises:
-        DataError: The list is malformed, or an entry is about another container or another place.
-    """
+    """Return the tables of a list. With `text`, a string counts as a table with only this field."""
     found = []
     values = fields.values.get(name) or []
     for value in values if isinstance(values, list) else [None]:

@@ -50,13 +50,7 @@ def config_hash(config: RunConfig) -> str:
 
 
 class RunFolder:
-    """A run on disk.
-
-    Attributes:
-        path: The folder.
-        config: The configuration of the run.
-        repos: Repository of each instance, by instance id.
-    """
+    """A run on disk."""
 
     def __init__(self, path: Path, config: RunConfig, repos: dict[str, str]) -> None:
         self.path = path

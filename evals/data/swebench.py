@@ -79,7 +79,6 @@ def read_row(fields: Fields, folder: Path | None) -> Instance:
     """Return the instance of a row.
 
     Args:
-        fields: The row.
         folder: Folder of the rows' file. Paths in the row are relative to it and must stay inside. None for
             rows from the hub, which have no folder.
 

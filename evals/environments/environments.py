@@ -54,8 +54,6 @@ class Environments:
     """Builds the images of instances. Several threads and processes may use it at the same time.
 
     Args:
-        state: Folder for logs, locks and times of use.
-        say: Receives notes for the user.
         disk_budget: Limit for all images together, in bytes.
     """
 
@@ -197,12 +195,8 @@ class _Build:
         """Return the prebuilt image with this name; None if the image must be built under this name.
 
         Args:
-            name: Name of the image.
             own: Whether the row says how to build the image. An image that m3agent built under this name does not count
                 then.
-
-        Raises:
-            ImageMissing: No registry has the image, and the row does not say how to build it.
         """
         image = local_image(self.api, name)
         if image is None and not own and pull(name, self.say):

@@ -54,14 +54,7 @@ def build_layer(
     """Build the layer's image and tag it. Blocking; takes minutes.
 
     Args:
-        api: The engine's `docker.APIClient`.
-        layer: What to install.
-        below: The image to build on.
-        tag: Name of the new image.
         work_tree: A checkout to copy to the place of a sandbox's work tree.
-        log: Where the complete output of the build goes.
-        say: Receives notes for the user.
-        stop: Ends the build early; nothing of it remains.
 
     Raises:
         EnvironmentBuildFailed: A command failed, or the build exceeded its time or its disk space. The log has the output.

@@ -108,7 +108,6 @@ def packages_layer(
     """Return the layer with all packages that do not depend on the commit.
 
     Args:
-        era: The date as of which packages are installed; None for today.
         resolved: What `resolution` found. It takes the place of the date, so instances of different dates share the layer.
     """
     head = _head(None) if resolved else _head(era, _exact(environment))
@@ -170,7 +169,6 @@ def prebuilt_layer(path: str, folder: str = TESTBED, tracked: Sequence[str] | No
     """Return the layer that moves a prebuilt image's work tree to the path that m3agent's sandboxes use.
 
     Args:
-        path: The image's PATH, on which toolchains of other languages than Python are.
         folder: The folder of the work tree in the image. A link takes its place.
         tracked: Paths of the files that are in the checkout; None for those that git has in the image.
     """
@@ -240,7 +238,6 @@ def _head(era: date | None, exact: Sequence[str] = ()) -> str:
     fails if uv fails again.
 
     Args:
-        era: The date; None for today.
         exact: Packages with an exact version, which may be newer than the date.
     """
     newest = _newest(era, exact)

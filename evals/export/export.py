@@ -54,12 +54,6 @@ class Exporter:
 
     The image of each instance in the folder is built if it is missing, and counts as used.
 
-    Args:
-        output: The folder.
-        state: m3agent's state folder.
-        environments: Builds the images.
-        grader: Checks the instances.
-
     Raises:
         UsageError: `output` is not a folder.
         EnvironmentFault: It cannot be made.
@@ -142,12 +136,7 @@ class Exporter:
         return found
 
     async def _checked(self, instance: Instance) -> tuple[str, Answer, list[str]]:
-        """Return an instance's image, its answer with the tests that decide, and the ids of these tests.
-
-        Raises:
-            NotExported: The reference patch does not resolve the instance.
-            DataError, EnvironmentBuildFailed, InvalidInstance: The instance cannot be built or graded.
-        """
+        """Return an instance's image, its answer with the tests that decide, and the ids of these tests."""
         image = await self._environments.whole_image(instance.task)
         answer = await self._grader.answer(instance, image)
         decided = instance.model_copy(update={"answer": answer})
@@ -178,11 +167,7 @@ class Exporter:
 
 
 def _rows_in(path: Path) -> dict[str, str]:
-    """Return the rows of an earlier export, by their ids.
-
-    Raises:
-        UsageError: The file is damaged.
-    """
+    """Return the rows of an earlier export, by their ids."""
     rows = {}
     try:
         for _, line in json_lines(path.read_bytes() if path.exists() else b""):
@@ -201,7 +186,6 @@ def row_of(instance: Instance, image: str) -> dict[str, Any]:
     swebench 5 grades with `eval_script` and `log_parser`. Instances without them get a script that runs their own command.
 
     Args:
-        instance: The instance, with the ids of its tests.
         image: Name of its image. The code is in /testbed there, as in official images.
     """
     task, answer = instance.task, instance.answer

@@ -139,8 +139,6 @@ def put_back(files: str, removed: list[str], never_new: list[str]) -> None:
     """Undo changes to tests and to files that decide how tests run.
 
     Args:
-        files: Folder with the files that tests need, as they must be.
-        removed: Paths of tests that must not exist.
         never_new: Names of files that an agent may not add, in any folder.
     """
     for name in git("diff", "--cached", "--name-only", "--no-renames", "--diff-filter=A", "-z", "HEAD"):

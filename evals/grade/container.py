@@ -52,11 +52,7 @@ def run_in_container(
     """Run a bash script in a fresh container. Blocking.
 
     Args:
-        image: Name of the image.
-        files: Files to put into the container, by absolute path.
-        script: Path of the script among them.
         timeout: Time limit, in seconds.
-        stop: Ends the script early.
         marks: Words in the output whose time is noted.
         wanted: Paths of files that come back.
 

@@ -49,13 +49,7 @@ async def grade_all(
     """Grade the patch of each instance, up to `workers` at a time.
 
     Args:
-        patches: The patches by instance id.
-        validations: Results of an earlier validation, if there are any.
         folder: Keeps the logs of each instance; None to discard them.
-        on_done: Called with each result as soon as it is there.
-
-    Returns:
-        The results in the order of the instances.
     """
 
     async def one(instance: Instance) -> Graded:

@@ -73,8 +73,6 @@ class Grader:
     """Grade patches.
 
     Args:
-        state: m3agent's state folder.
-        say: Receives progress messages.
         official: Whether to compute the official verdict, too.
 
     For the `image` of its methods, None means the default image of the sandboxes.
@@ -226,8 +224,6 @@ class Grader:
         """Run an instance's tests.
 
         Args:
-            bytecode: The bytecode of a run without a patch, or an empty one.
-            keep: Whether this is that run, which fills it.
             doubt: Whether to check also that the tests which the patch should fix can fail.
         """
         answer = instance.answer
@@ -275,9 +271,6 @@ class Grader:
         """Return the results of tests in another language than Python, with the ids of the row's names.
 
         A run with the reference decides them, so that no patch has a part in it.
-
-        Raises:
-            InvalidInstance: The tests cannot run here, or a name of the row is not that of one test.
         """
         names = (*instance.answer.fail_to_pass, *instance.answer.pass_to_pass)
         if run.outcomes and run.outcomes.keys() >= set(names):

@@ -174,11 +174,7 @@ async def run_suites_of(task: Task, answer: Answer, trees: Trees, sandboxes: San
 
 
 def run_of(report: TestReport, changes: list[str]) -> TestRun:
-    """Return a report as the results of grading.
-
-    Args:
-        changes: Signs of tampering from outside of the run.
-    """
+    """Return a report as the results of grading."""
     outcomes = {"passed": report.passed, "failed": report.failed}
     outcomes |= {"error": report.errored, "skipped": report.skipped}
     output = "\n".join([report.output, *report.not_run.values()])
@@ -211,10 +207,6 @@ async def check_that_tests_can_fail(
     bytecode: Bytecode,
 ) -> tuple[Trees, TestRun]:
     """Run inverted copies of the tests that the patch should fix (`m3agent.agent.verify.inverted_tests`).
-
-    Args:
-        run: The results of the tests themselves.
-        bytecode: The bytecode of a run without the patch, or an empty one.
 
     Returns:
         The trees and the results, with what the copies that pass show.
@@ -297,11 +289,7 @@ def means_of(run: TestRun) -> tuple[str, ...]:
 
 
 def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
-    """Return the grade of a test run.
-
-    Args:
-        seconds: Wall time of the whole grading.
-    """
+    """Return the grade of a test run."""
     outcomes = run.found
     fixed, not_fixed = failed_ids(answer.fail_to_pass, outcomes)
     kept, lost = failed_ids(answer.pass_to_pass, outcomes)

@@ -204,7 +204,6 @@ class _Guard:
         """Give files that hold tests beside their code the tests that the reference leaves there.
 
         Args:
-            paths: Paths that the patch or the reference changes.
             patched: The files of the patch, which this changes.
 
         Returns:
@@ -241,8 +240,6 @@ def is_guarded(path: str, base: Collection[str], answer: Answer, of_answer: Coll
     """Return whether a patch must not change this file: a test, or a file that decides how tests run.
 
     Args:
-        base: All paths of the base.
-        answer: The instance's answer.
         of_answer: Paths that the reference changes. They are needed because a folder called `testing` may
             contain the code itself.
     """

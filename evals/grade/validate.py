@@ -292,11 +292,6 @@ async def validate_all(
 
     Args:
         known: Earlier results by instance id. They are used for instances that did not change.
-        on_phase: Called with the id of an instance and the name of a phase that begins.
-        on_done: Called with each result as soon as it is there.
-
-    Returns:
-        The results, in the order of the instances.
 
     Raises:
         EngineUnavailable: No container engine answers.

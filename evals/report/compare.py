@@ -47,8 +47,6 @@ def compare(here: Tally, there: Tally, other: str = "") -> RunComparison:
     """Compare two runs. Instances are matched by id; `notes` mentions differences between the runs' data.
 
     Args:
-        here: This run.
-        there: The other run.
         other: Folder of the other run, as the user wrote it.
     """
     shared = [ident for ident in here.instances if ident in set(there.instances)]

@@ -34,15 +34,8 @@ class Tally:
     """The results of a run by instance; the order of the results does not matter.
 
     Attributes:
-        config: The run's configuration.
-        results: Results by instance id and attempt number.
-        instances: Sorted ids of all instances.
-        repos: Repository of each instance.
         missing: Attempts without a result, or with the verdict `infra`.
-        missing_of: Number of missing attempts by instance.
-        resolved: Number of successful attempts by instance.
         invalid: Instances with an attempt whose verdict is `invalid`: the instance itself is at fault.
-        counted: The other instances.
     """
 
     def __init__(self, config: RunConfig, repos: Mapping[str, str], results: Iterable[AttemptRecord]) -> None:

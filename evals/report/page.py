@@ -267,10 +267,6 @@ def histogram(
     Attempts that resolved their instance are drawn below the others.
 
     Args:
-        title: Name of the amount.
-        resolved: Amounts of the attempts that resolved their instance.
-        others: Amounts of the other attempts.
-        tick: Formats an amount.
         smallest: Smallest width of a bin. A value on an edge belongs to the bin above it.
     """
     values = [*resolved, *others]

@@ -70,10 +70,6 @@ def mean(values: Sequence[float], clusters: Sequence[str], confidence: float = C
     Wilson's interval uses the sum of the values as the number of successes, which need not be an integer.
     Values in [0, 1] vary at most as much as successes and failures with the same mean. The interval is
     therefore never too narrow, but may be too wide.
-
-    Args:
-        clusters: Repository of each value.
-        confidence: Level of the intervals.
     """
     if not values:
         return None
@@ -212,16 +208,6 @@ def paired(
     interval is Newcombe's. Otherwise it is a t test of the mean difference, clustered by repository if that
     is defined, else by instance. In both cases, `clustered` is the interval that treats the instances of a
     repository as related.
-
-    Args:
-        first: Rates in the first run.
-        second: Rates in the second run, in the same order.
-        clusters: Repository of each instance.
-        single: Whether both runs have one attempt at each instance.
-        confidence: Level of the intervals.
-
-    Returns:
-        None if there are no instances.
     """
     if not first:
         return None
@@ -330,10 +316,7 @@ def t_quantile(confidence: float, freedom: float) -> float:
 
 
 def _incomplete_beta(x: float, rest: float, a: float, b: float) -> float:
-    """Return I_x(a, b).
-
-    `rest` is 1 - x; it is an argument because computing it here would lose precision.
-    """
+    """Return I_x(a, b). `rest` is 1 - x; it is an argument because computing it here would lose precision."""
     if x <= 0 or rest <= 0:
         return 0.0 if x <= 0 else 1.0
     scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)

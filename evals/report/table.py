@@ -25,7 +25,6 @@ def table(report: RunReport, comparison: RunComparison | None = None, width: int
     """Return the report as text for people, without characters that could control a terminal.
 
     Args:
-        comparison: The comparison with another run.
         width: Columns of the terminal; 0 for no terminal.
     """
     repositories, left_out = fitting(

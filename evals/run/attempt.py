@@ -53,11 +53,7 @@ class EvalAttempt:
     """The official grade; None if the official package did not grade the attempt."""
 
     async def make(self) -> tuple[AttemptRecord, bytes]:
-        """Make the attempt. A failure becomes a result; only a cancellation is raised.
-
-        Returns:
-            The result and the patch.
-        """
+        """Make the attempt. A failure becomes a result; only a cancellation is raised."""
         started = datetime.now(UTC)
         try:
             verdict, reason = await self._make()
@@ -120,11 +116,7 @@ class EvalAttempt:
 
     @asynccontextmanager
     async def _phase(self, name: str, most: float | None) -> AsyncIterator[None]:
-        """Measure a phase.
-
-        Raises:
-            _OutOfTime: The phase took more than `most` seconds.
-        """
+        """Measure a phase."""
         self.listener.phase(name)
         started, limit = time.monotonic(), asyncio.timeout(most)
         try:

@@ -156,8 +156,6 @@ class CountingProxy:
     """Passes an agent's requests on to a model server, while its context is open, and counts tokens.
 
     Args:
-        endpoint: Address of the server. Its path is part of the proxy's address.
-        prices: The server's prices; None if they are not known.
         guard: The key and the budget; None if the agent has a key of its own and no budget.
     """
 

@@ -35,10 +35,6 @@ def evaluate(
     """Make every attempt that the folder `output` lacks.
 
     Args:
-        config: The experiment.
-        output: The run's folder.
-        parts_of: Creates the parts.
-        say: Receives notes for the user before the run.
         run: Runs the attempts, and raises KeyboardInterrupt where they are interrupted.
         workers: Number of attempts at a time; results do not depend on it.
         cluster: Address of a Ray cluster whose nodes make the attempts; `parts_of` is then pickled and called
@@ -95,9 +91,6 @@ async def _run_all(
     """Make the attempts that the folder lacks, up to `workers` at a time.
 
     After a cancellation nothing is left running.
-
-    Raises:
-        EnvironmentFault: The folder cannot be written.
     """
     known = {instance.id: instance for instance in instances}
 
@@ -154,7 +147,6 @@ class Schedule:
     Groups and attempts keep their original order otherwise.
 
     Args:
-        group_of: Returns the group of an instance.
         leads: Whether the first attempt of a group runs ahead. The group's other attempts wait until `warm`
             is called for the group; attempts of later groups run in the meantime.
     """

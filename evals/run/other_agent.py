@@ -131,7 +131,6 @@ class OtherAgent:
 
     Args:
         variables: The variables. A value may contain `{endpoint}`.
-        seconds: The time limit of an attempt.
         endpoint: The server behind the placeholder `{endpoint}`; None if nothing has the placeholder.
         files: Contents of files in the agent's home folder, by their paths there. They may contain placeholders, too.
     """

@@ -57,9 +57,7 @@ class OwnAgent:
     """Run m3agent.
 
     Args:
-        settings: The settings in force.
         endpoint: The server, chosen once, so that all attempts talk to the same one.
-        seconds: The time limit of an attempt, including its verification.
     """
 
     def __init__(self, settings: Settings, endpoint: EndpointChoice, seconds: float) -> None:

@@ -122,14 +122,7 @@ def standard_parts(
     official: bool = False,
     invalid: Mapping[str, str] | None = None,
 ) -> AttemptParts:
-    """Return the parts of a real run, which cache their data in this machine's state folder.
-
-    Args:
-        seconds: Time limits of the phases, in seconds.
-        say: Receives notes for the user.
-        official: Whether to compute the official verdict, too.
-        invalid: Ids of instances that cannot be graded, with the reason.
-    """
+    """Return the parts of a real run, which cache their data in this machine's state folder."""
     state = state_dir(os.environ)
     cache = state / CODE
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -94,7 +94,6 @@ def variants_of(store: TreeStore, fix: Fix, other_tests: Callable[[], str | None
     """Yield the variants of a fix whose label is known by how they are made.
 
     Args:
-        store: Holds the trees.
         other_tests: Returns another file of tests, which the fix does not change and whose tests pass; None if there is none.
     """
     code, tested = _Tree(store, fix.whole), _Tree(store, fix.tested)
@@ -159,12 +158,7 @@ def _lines(text: str) -> list[str]:
 
 
 class _Tree:
-    """A tree that is changed file by file. Each change returns another one.
-
-    Args:
-        store: Holds the tree.
-        tree: Git tree id.
-    """
+    """A tree that is changed file by file. Each change returns another one."""
 
     def __init__(self, store: TreeStore, tree: str) -> None:
         self._store = store

@@ -95,11 +95,7 @@ class Worker:
         self._making: asyncio.Task[tuple[AttemptRecord, bytes]] | None = None
 
     async def work(self) -> FinishedAttempt | None:
-        """Make the attempt.
-
-        Returns:
-            None if the attempt was stopped; nothing of it is left on the node then.
-        """
+        """Make the attempt."""
         loop = asyncio.get_running_loop()
 
         def tell(kind: str, what: str) -> None:  # other threads call it, too

@@ -53,11 +53,6 @@ CALLS_AT_ONCE = 4
 def connected(address: str, parts_of: PartsOf, say: Callable[[str], None]) -> Iterator[Make]:
     """Connect to a cluster and check that its nodes can make attempts; yield what makes them there.
 
-    Args:
-        address: Address of the cluster, such as `ray://head:10001`.
-        parts_of: Makes the parts of an attempt on a node.
-        say: Receives progress messages.
-
     Raises:
         UsageError: The address is malformed, or the package ray is not installed.
         EnvironmentFault: The cluster does not answer, or a node lacks what attempts need.
@@ -89,12 +84,7 @@ def connected(address: str, parts_of: PartsOf, say: Callable[[str], None]) -> It
 
 
 def _knock(address: str) -> None:
-    """Check that something listens at the address: Ray itself would retry for half a minute.
-
-    Raises:
-        UsageError: The address is malformed.
-        EnvironmentFault: Nothing listens there.
-    """
+    """Check that something listens at the address: Ray itself would retry for half a minute."""
     try:
         parts = urlsplit(address)
         scheme, host, port = parts.scheme, parts.hostname, parts.port
@@ -114,11 +104,7 @@ def _knock(address: str) -> None:
 
 
 def _ready(ray: Any) -> int:
-    """Return the number of nodes.
-
-    Raises:
-        EnvironmentFault: Nodes cannot make attempts; the message names each of them.
-    """
+    """Return the number of nodes."""
     from ray.exceptions import LocalRayletDiedError, NodeDiedError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
