@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.settings.options import Flags, takes_settings
-from m3agent.cli.common import (
-    argument,
-    option,
-    print_bytes,
-    run,
-    say,
-    settings_in,
-    state_folder,
-)
+from m3agent.cli.common import argument, option, print_bytes, run, say, settings_in, state_folder
 from m3agent.cli.eval.app import eval_app, parts
 from m3agent.util.counted import counted
 from m3agent.util.errors import UsageError
@@ -172,11 +164,7 @@ async def _print_candidates(repo: Path, history: CommitHistory, wish: CreateRequ
 
 
 async def _fill(
-    history: CommitHistory,
-    output: Path,
-    wish: CreateRequest,
-    timeout: float,
-    rewriter: Rewriter | None,
+    history: CommitHistory, output: Path, wish: CreateRequest, timeout: float, rewriter: Rewriter | None
 ) -> int:
     from m3agent.evals.create.create import create
     from m3agent.evals.create.folder import CreatedFolder

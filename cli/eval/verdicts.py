@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.settings.options import Flags, takes_settings
-from m3agent.cli.common import (
-    AsJson,
-    Repo,
-    option,
-    print_bytes,
-    run,
-    say,
-    settings_in,
-    state_folder,
-)
+from m3agent.cli.common import AsJson, Repo, option, print_bytes, run, say, settings_in, state_folder
 from m3agent.cli.eval.app import eval_app
 from m3agent.cli.verify import SETTINGS
 from m3agent.util.sanitize import columns_of, print_text, printable_line
@@ -30,8 +21,8 @@ if TYPE_CHECKING:
     from m3agent.agent.ui.activity import Activity
     from m3agent.agent.verify.accuracy import Measured, Trial
     from m3agent.evals.create.history import CommitHistory
-    from m3agent.evals.verdicts.fixes import Fix
     from m3agent.evals.verdicts.trial import FixTrials
+    from m3agent.evals.verdicts.variants import Fix
 
 MOST_REASON = 100
 """Most characters of a reason in a line."""
@@ -109,7 +100,7 @@ async def _fixes(history: CommitHistory, measured: Measured) -> AsyncIterator[Fi
     import asyncio
 
     from m3agent.evals.create.mine import Bounds
-    from m3agent.evals.verdicts.fixes import fixes_of
+    from m3agent.evals.verdicts.variants import fixes_of
 
     known = measured.commits
     found = fixes_of(history, Bounds())

@@ -70,7 +70,7 @@ def _extract(archive: Path, raw: Path) -> None:
 
 
 def extract_files(tar: tarfile.TarFile, folder: Path, most_bytes: int, *, links: bool = False) -> None:
-    """Unpack the files and folders of an untrusted tar into a folder. Of a file's mode, only `executable` is kept.
+    """Unpack the files and folders of an untrusted tar into an empty folder. Of a file's mode, only `executable` is kept.
 
     `TarFile.extractall` has no filters in Python 3.11.3 and older, which Debian 12 has.
 
@@ -88,16 +88,12 @@ def extract_files(tar: tarfile.TarFile, folder: Path, most_bytes: int, *, links:
     for number, member in enumerate(tar):
         if number == MOST_MEMBERS:
             raise ValueError(f"it has more than {MOST_MEMBERS} members")
-        path = PurePosixPath(member.name)
-        if path.is_absolute() or ".." in path.parts or "\0" in member.name:
-            raise ValueError(f"its member {member.name!r} is outside the archive")
-        if links and member.issym():
-            targets[folder / path] = member.linkname
+        path = folder / _plain_path(member, links=links)
+        if member.issym():
+            targets[path] = member.linkname
             continue
-        if not (member.isreg() or member.isdir() or (links and member.islnk())):
-            raise ValueError(f"its member {member.name!r} is a link or a device")
         # a hard link has size 0, and its file's content
-        left -= member.size if member.size > left else _place(tar, member, folder / path)
+        left -= member.size if member.size > left else _place(tar, member, path)
         if left < 0:
             raise ValueError(f"it unpacks to more than {most_bytes >> 30} GiB")
     for link in targets:
@@ -106,6 +102,16 @@ def extract_files(tar: tarfile.TarFile, folder: Path, most_bytes: int, *, links:
         if os.path.lexists(link):
             raise ValueError(f"its member {link.name!r} is there twice")
         link.symlink_to(target)
+
+
+def _plain_path(member: tarfile.TarInfo, *, links: bool) -> PurePosixPath:
+    """Return a member's path, after a check that the member may be unpacked."""
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts or "\0" in member.name:
+        raise ValueError(f"its member {member.name!r} is outside the archive")
+    if not (member.isreg() or member.isdir() or (links and (member.issym() or member.islnk()))):
+        raise ValueError(f"its member {member.name!r} is a link or a device")
+    return path
 
 
 def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> int:

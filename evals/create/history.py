@@ -30,13 +30,11 @@ class Commit:
     """A commit."""
 
     sha: str
-    """Its id."""
     parent: str | None
     """Id of its first parent; None if it has none, or if the history is cut off here."""
     merged: tuple[str, ...]
     """Ids of its other parents."""
     date: datetime
-    """Its committer date."""
     message: str
 
 

@@ -146,10 +146,7 @@ def _multi_row(fields: Fields) -> Row:
         "patch": fields.text("fix_patch"),
         "FAIL_TO_PASS": sorted(fields.inner("fixed_tests").values),
         "PASS_TO_PASS": sorted(fields.inner("p2p_tests").values),
-        "environment": {
-            "image": f"mswebench/{org}_m_{name}:pr-{number}".lower(),
-            "folder": f"/home/{name}",
-        },
+        "environment": {"image": f"mswebench/{org}_m_{name}:pr-{number}".lower(), "folder": f"/home/{name}"},
     }
 
 

@@ -18,11 +18,7 @@ BASE = "refs/heads/base"
 _WHO = {
     f"GIT_{role}_{what}": value
     for role in ("AUTHOR", "COMMITTER")
-    for what, value in (
-        ("NAME", "base"),
-        ("EMAIL", "base@invalid"),
-        ("DATE", "2000-01-01T00:00:00+00:00"),
-    )
+    for what, value in (("NAME", "base"), ("EMAIL", "base@invalid"), ("DATE", "2000-01-01T00:00:00+00:00"))
 }
 
 

@@ -12,14 +12,16 @@ from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
+from m3agent.evals.code.checkout import CODE, codebase
 from m3agent.evals.code.code_image import code_image
-from m3agent.evals.code.codebase import CODE, codebase
 from m3agent.evals.data.files import files_in
 from m3agent.evals.data.instance import Environment, Task
-from m3agent.evals.environments.layer import Layer, build_layer, files_of
 from m3agent.evals.environments.recipe import (
     RESOLVED,
+    Layer,
+    build_layer,
     era_of,
+    files_of,
     instance_layer,
     packages_layer,
     prebuilt_layer,
@@ -137,7 +139,9 @@ class _Build:
         layer = instance_layer(task, era, code.proof.head)
         image = self._layer(layer, below, task.instance_id, code.path)
         if name is not None:
-            self.api.tag(image.name, *_split(name), force=True)
+            from docker.utils import parse_repository_tag
+
+            self.api.tag(image.name, *parse_repository_tag(name), force=True)
         return image.name
 
     def packages(self, task: Task) -> tuple[Image, str, date | None]:
@@ -237,9 +241,3 @@ def _key(layer: Layer, below: Image) -> str:
     files = {name: hashlib.sha256(content).hexdigest() for name, content in layer.files.items()}
     made_from = [RECIPE, below.ident, layer.script, files, layer.commit, dict(layer.env)]
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _split(name: str) -> tuple[str, str]:
-    """Split an image's name into repository and tag."""
-    repository, separator, tag = name.rpartition(":")
-    return (repository, tag) if separator and "/" not in tag else (name, "latest")

@@ -95,21 +95,30 @@ def extract(archive: str, folder: str) -> None:
             elif member.issym():
                 links.append((member.linkname, path))
             elif member.isfile() or member.islnk():
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                source = members.extractfile(member)
-                assert source is not None
-                with source, open(path, "wb") as file:
-                    while block := source.read(1 << 20):
-                        file.write(block)
-                os.chmod(path, 0o755 if member.mode & 0o100 else 0o644)
+                extract_file(members, member, path)
     for target, path in links:
-        parent = os.path.dirname(path)
-        while len(parent) > len(folder):
-            if os.path.islink(parent):
-                raise ValueError(f"{path} is below a link")
-            parent = os.path.dirname(parent)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.symlink(target, path)
+        make_link(target, path, folder)
+
+
+def extract_file(members: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+    """Unpack one regular file."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    source = members.extractfile(member)
+    assert source is not None
+    with source, open(path, "wb") as file:
+        shutil.copyfileobj(source, file)
+    os.chmod(path, 0o755 if member.mode & 0o100 else 0o644)
+
+
+def make_link(target: str, path: str, folder: str) -> None:
+    """Make a symbolic link, unless it would be below another one."""
+    parent = os.path.dirname(path)
+    while len(parent) > len(folder):
+        if os.path.islink(parent):
+            raise ValueError(f"{path} is below a link")
+        parent = os.path.dirname(parent)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.symlink(target, path)
 
 
 def git(*words: str, tree: str | None = None) -> list[str]:

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from m3agent.sandbox.backends.docker_machine import ensure_reaper, our_labels
@@ -28,14 +28,8 @@ class ContainerRun:
     """Files that it left, by path; missing ones are left out."""
     timed_out: bool
     """Whether it exceeded its time limit."""
-    began: Mapping[bytes, float] = field(default_factory=dict)
-    """Clock at the first appearance of each word in the output, by word."""
-    ended: float = 0.0
-    """Clock at the end."""
-
-    def seconds(self, mark: str) -> float:
-        """Return the seconds from the first appearance of a mark in the output to the end; 0 if it did not appear."""
-        return self.ended - self.began.get(mark.encode(), self.ended)
+    seconds: float = 0.0
+    """How long it ran."""
 
 
 @engine_failures("an evaluation's container")
@@ -46,14 +40,12 @@ def run_in_container(
     timeout: float,
     stop: threading.Event,
     *,
-    marks: Sequence[str] = (),
     wanted: Sequence[str] = (),
 ) -> ContainerRun:
     """Run a bash script in a fresh container. Blocking.
 
     Args:
         timeout: Time limit, in seconds.
-        marks: Words in the output whose time is noted.
         wanted: Paths of files that come back.
 
     Raises:
@@ -78,7 +70,7 @@ def run_in_container(
         )["Id"]
         try:
             api.put_archive(container, "/", files_as_tar(files))
-            run = _follow(api, container, timeout, stop, [mark.encode() for mark in marks])
+            run = _follow(api, container, timeout, stop)
             run.files = {
                 path: content for path in wanted if (content := _file(api, container, path)) is not None
             }
@@ -89,29 +81,17 @@ def run_in_container(
         api.close()
 
 
-def _follow(
-    api: Any, container: str, timeout: float, stop: threading.Event, marks: Sequence[bytes]
-) -> ContainerRun:
+def _follow(api: Any, container: str, timeout: float, stop: threading.Event) -> ContainerRun:
     pieces: list[bytes] = []
-    began: dict[bytes, float] = {}
     stream = api.attach(container, stdout=True, stderr=True, stream=True)
-
-    def read() -> None:
-        for piece in stream:
-            for mark in marks:
-                if mark not in began and mark in piece:
-                    began[mark] = time.monotonic()
-            pieces.append(piece)
-
-    reader = threading.Thread(target=read, daemon=True, name="m3agent-official-log")
+    reader = threading.Thread(target=lambda: pieces.extend(stream), daemon=True, name="m3agent-official-log")
+    started = time.monotonic()
     api.start(container)
     reader.start()
-    deadline = time.monotonic() + timeout
-    while reader.is_alive() and time.monotonic() < deadline and not stop.is_set():
+    while reader.is_alive() and time.monotonic() < started + timeout and not stop.is_set():
         reader.join(0.2)
-    ended = time.monotonic()
     output = b"".join(pieces).decode("utf-8", "replace")
-    return ContainerRun(output, {}, reader.is_alive(), began, ended)
+    return ContainerRun(output, {}, reader.is_alive(), round(time.monotonic() - started, 3))
 
 
 def _file(api: Any, container: str, path: str) -> bytes | None:

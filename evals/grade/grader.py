@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from m3agent import __version__
 from m3agent.agent.verify.kept_runs import KeptRuns
 from m3agent.agent.verify.review import Finding, changed_registrations, findings_at
-from m3agent.evals.code.codebase import codebase
+from m3agent.evals.code.checkout import codebase
 from m3agent.evals.data.instance import Answer, Instance, RewardRules
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.grade.matching import ids_of

@@ -10,7 +10,6 @@ name must belong to exactly one test (`ids_of`).
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from m3agent.tools.runners.suites import without_suite
@@ -108,12 +107,7 @@ def ids_of(names: Iterable[str], idents: Collection[str]) -> dict[str, str]:
     Raises:
         ValueError: A name belongs to no test or to several, or two names belong to the same one.
     """
-    whole, inner = dict[str, list[str]](), dict[str, list[str]]()
-    for ident in idents:
-        first, *others = _forms(ident)
-        for known, forms in ((whole, first), (inner, {form for each in others for form in each})):
-            for form in forms - {""}:
-                known.setdefault(form, []).append(ident)
+    whole, inner = _by_form(idents)
     found = {}
     for name in names:
         form = _form(_DURATION.sub("", name))
@@ -124,11 +118,22 @@ def ids_of(names: Iterable[str], idents: Collection[str]) -> dict[str, str]:
         if len(fits) > 1:
             raise ValueError(f"the name {shown} fits several tests, such as {' and '.join(sorted(fits)[:2])}")
         found[name] = fits[0]
-    ident, times = Counter(found.values()).most_common(1)[0] if found else ("", 0)
-    if times > 1:
-        same = [printable_line(name, 200) for name in found if found[name] == ident]
+    twice = [name for name, ident in found.items() if [*found.values()].count(ident) > 1]
+    if twice:
+        same = [printable_line(name, 200) for name in twice if found[name] == found[twice[0]]]
         raise ValueError(f"the names {' and '.join(same[:2])} fit the same test")
     return found
+
+
+def _by_form(idents: Collection[str]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Return the ids by the forms of their whole names, and by those without outer groups."""
+    whole, inner = dict[str, list[str]](), dict[str, list[str]]()
+    for ident in idents:
+        first, *others = _forms(ident)
+        for known, forms in ((whole, first), (inner, set().union(*others))):
+            for form in forms - {""}:
+                known.setdefault(form, []).append(ident)
+    return whole, inner
 
 
 def _forms(ident: str) -> Iterator[set[str]]:

@@ -5,7 +5,7 @@ No code of a patch runs for this, and none of its files is read as configuration
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -19,6 +19,8 @@ from m3agent.tools.runners.suites import RUNNERS, TestFiles, tree_files
 
 C = "C/C++"
 """Language of the runners whose build files a patch may change."""
+Kept = dict[str, tuple[bytes | None, bytes | None]]
+"""By path, an old and a new content; None where a file is missing."""
 MOST_PATCH = 64 << 20
 """Largest patch that is graded, in bytes; far more than any fix needs."""
 WAYS = ((), ("--3way",), ("--recount", "-C1"), ("--recount", "-C1", "--ignore-whitespace"))
@@ -98,24 +100,22 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
     except DoesNotApply as error:
         raise ValueError(f"the instance itself is faulty: {error}") from None
     patched = apply(store, base, patch)
-    changed = [path for _, path in store.changed_paths(base, patched)]
-    of_tests = {path for _, path in store.changed_paths(base, tested)}
-    of_answer = {path for _, path in store.changed_paths(base, solved)} - of_tests
-    before, after, wanted = (_entries(store, tree) for tree in (base, patched, tested))
+    changed, of_tests, of_solved = (
+        [path for _, path in store.changed_paths(base, tree)] for tree in (patched, tested, solved)
+    )
+    of_answer = {*of_solved} - {*of_tests}
+    before, after, wanted = (entries_of(store, tree) for tree in (base, patched, tested))
     suites = suites_of_row(answer, tree_files(store, tested))
-    guard = _Guard(store, answer, suites, before, _entries(store, solved), of_answer)
+    guard = _Guard(store, answer, suites, before, entries_of(store, solved), of_answer)
     undone = [path for path in changed if path in of_tests or guard.undoes(path, after.get(path))]
 
-    def content(entries: dict[str, TreeEntry], path: str) -> bytes | None:
-        return store.get_blob(entries[path].sha) if path in entries else None
-
-    kept = {path: (content(before, path), content(after, path)) for path in changed if path not in undone}
+    kept = guard.kept([path for path in changed if path not in undone], after)
     review = findings_of(kept) + guard.findings(kept)
     for path in undone:
-        _set(after, path, guard.restored(path, after.get(path)))
+        put_entry(after, path, guard.restored(path, after.get(path)))
     review += guard.separate_tests({*changed, *of_answer} - {*undone, *of_tests}, after)
     for path in of_tests:
-        _set(after, path, wanted.get(path))
+        put_entry(after, path, wanted.get(path))
     tests = [path for path in after if path in of_tests or guard.may_not_change_in_a_run(path)]
     added = tuple(path for path in changed if path not in before)
     return Trees(
@@ -189,7 +189,13 @@ class _Guard:
             return base if content == old else None
         return replace(base, sha=self.store.put_blob(content))
 
-    def findings(self, kept: dict[str, tuple[bytes | None, bytes | None]]) -> tuple[Finding, ...]:
+    def kept(self, paths: Sequence[str], patched: dict[str, TreeEntry]) -> Kept:
+        """Return the old and the new content of changed files, by path."""
+        return {
+            path: (self._content(self.base.get(path)), self._content(patched.get(path))) for path in paths
+        }
+
+    def findings(self, kept: Kept) -> tuple[Finding, ...]:
         """Return the lines of changed C and C++ files that redefine the macros of assertions, unless the reference does."""
         if not any(RUNNERS[suite.runner].language == C for suite in self.suites.graded):
             return ()
@@ -253,11 +259,13 @@ def is_guarded(path: str, base: Collection[str], answer: Answer, of_answer: Coll
     return is_test_file(path) and path not in of_answer
 
 
-def _entries(store: TreeStore, tree: str) -> dict[str, TreeEntry]:
+def entries_of(store: TreeStore, tree: str) -> dict[str, TreeEntry]:
+    """Return the files of a tree, by path."""
     return {entry.path: entry for entry in store.list_tree(tree)}
 
 
-def _set(entries: dict[str, TreeEntry], path: str, entry: TreeEntry | None) -> None:
+def put_entry(entries: dict[str, TreeEntry], path: str, entry: TreeEntry | None) -> None:
+    """Make a file what it is in another tree; None removes it."""
     if entry is None:
         entries.pop(path, None)
     else:

@@ -50,7 +50,6 @@ class Validation(BaseModel):
 
     instance_id: str
     valid: bool
-    """Whether the instance can be graded."""
     reason: str = ""
     """Why it cannot; empty if it can."""
     image: str = ""

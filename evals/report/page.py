@@ -26,10 +26,8 @@ from m3agent.agent.session.log_reader import LOG, read_log
 from m3agent.evals.data.results import FAILED, AttemptRecord, Verdict
 from m3agent.evals.data.run_folder import PATCH, RunFolder, config_hash
 from m3agent.evals.report import wording
-from m3agent.evals.report.compare import RunComparison
-from m3agent.evals.report.counting import Attempt
-from m3agent.evals.report.model import RunReport
-from m3agent.evals.report.usage import seconds_of, tokens_of
+from m3agent.evals.report.counting import Attempt, seconds_of, tokens_of
+from m3agent.evals.report.model import RunComparison, RunReport
 from m3agent.util.errors import M3AgentError, UsageError
 
 MOST_PATCH = 6_000
@@ -77,11 +75,7 @@ class AttemptRow:
 
     result: AttemptRecord
     label: str
-    """Its name."""
-    link: str
-    """Address of its session's page; empty if the session has no page."""
-    problem: str
-    """Why its session has no page; empty otherwise."""
+    session: SessionPage
     patch: list[FilePatch]
     """The beginning of its patch."""
     patch_cut: int
@@ -101,8 +95,7 @@ def rows(run: RunFolder, report: RunReport, sessions: Mapping[Attempt, SessionPa
             AttemptRow(
                 result=result,
                 label=report.label(result.instance_id, result.attempt),
-                link=quote(session.link),
-                problem=session.problem,
+                session=session,
                 patch=parse_patch(patch[:MOST_PATCH]) if patch.strip() else [],
                 patch_cut=max(0, len(patch) - MOST_PATCH),
                 patch_file=file.relative_to(run.path).as_posix(),
@@ -225,7 +218,7 @@ def _write_one(run: RunFolder, result: AttemptRecord, session: str, folder: Path
     name = f"{result.instance_id}-{result.attempt}.html"
     folder.mkdir(exist_ok=True)
     write_page(folder / name, shown.encode())
-    return SessionPage(link=f"{folder.name}/{name}")
+    return SessionPage(link=quote(f"{folder.name}/{name}"))
 
 
 def verdict_bars(rows: Sequence[tuple[str, Mapping[Verdict, int]]]) -> Markup:

@@ -20,9 +20,6 @@ from statistics import NormalDist
 CONFIDENCE = 0.95
 
 _NOTHING = 1e-12  # a standard error below this is a rounding error
-_TINY = 1e-300
-_CLOSE = 1e-15
-_MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,7 @@ class Mean:
     """The mean of `n` instances' values in [0, 1]."""
 
     value: float
-    """The mean."""
     n: int
-    """Number of instances."""
     clusters: int
     """Number of repositories."""
     wilson: Interval
@@ -179,7 +174,6 @@ class Paired:
     """The mean difference of two runs over `n` instances."""
 
     n: int
-    """Number of instances."""
     difference: float
     """The mean of the first run's rate minus the second's, in [-1, 1]."""
     test: str
@@ -240,14 +234,10 @@ def mcnemar(won: int, lost: int) -> float:
     """Return the two-sided p value of the exact McNemar test.
 
     It is the probability that fair coins split `won` + `lost` at least as unevenly. Instances on which both
-    runs agree carry no information about which run is better (McNemar 1947). The result is 1 if there are no
-    other instances.
+    runs agree carry no information about which run is better (McNemar 1947).
     """
     flips = won + lost
-    ways = tail = 1  # of choosing zero of them
-    for few in range(min(won, lost)):
-        ways = ways * (flips - few) // (few + 1)
-        tail += ways
+    tail = sum(math.comb(flips, few) for few in range(min(won, lost) + 1))
     return min(1.0, 2 * tail / (1 << flips))
 
 
@@ -289,18 +279,19 @@ def _third_side(a: float, b: float, phi: float) -> float:
     return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
 
 
-def t_tails(t: float, freedom: float) -> float:
-    """Return the probability that |T| is at least |t|, with `freedom` degrees of freedom (above 0).
+def t_tails(t: float, freedom: int) -> float:
+    """Return the probability that |T| is at least |t|, with `freedom` degrees of freedom (Abramowitz and Stegun, 26.7.3, 26.7.4)."""
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    is_odd = freedom % 2 == 1
+    term, total = math.cos(angle) if is_odd else 1.0, 0.0
+    for power in range(is_odd, freedom - 1, 2):
+        total += term
+        term *= (power + 1) / (power + 2) * math.cos(angle) ** 2
+    inside = math.sin(angle) * total
+    return max(0.0, 1 - (2 / math.pi * (angle + inside) if is_odd else inside))
 
-    It is the regularised incomplete beta function at freedom / (freedom + t^2) with the parameters freedom /
-    2 and 1/2 (Abramowitz and Stegun, 26.7.1 with 26.5.27).
-    """
-    if math.isinf(t):
-        return 0.0
-    return _incomplete_beta(freedom / (freedom + t * t), t * t / (freedom + t * t), freedom / 2, 0.5)
 
-
-def t_quantile(confidence: float, freedom: float) -> float:
+def t_quantile(confidence: float, freedom: int) -> float:
     """Return the t for which |T| < t has this probability, 0 < confidence < 1.
 
     Example: 12.706 for 0.95 and 1 degree of freedom.
@@ -313,34 +304,3 @@ def t_quantile(confidence: float, freedom: float) -> float:
     while (middle := (low + high) / 2) not in (low, high):  # until there is no float between them
         low, high = (middle, high) if t_tails(middle, freedom) > tails else (low, middle)
     return middle
-
-
-def _incomplete_beta(x: float, rest: float, a: float, b: float) -> float:
-    """Return I_x(a, b). `rest` is 1 - x; it is an argument because computing it here would lose precision."""
-    if x <= 0 or rest <= 0:
-        return 0.0 if x <= 0 else 1.0
-    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
-    if x > (a + 1) / (a + b + 2):  # the fraction converges fast only on the other side
-        return 1 - math.exp(scale) * _fraction(rest, b, a) / b
-    return math.exp(scale) * _fraction(x, a, b) / a
-
-
-def _fraction(x: float, a: float, b: float) -> float:
-    """Return the continued fraction of the incomplete beta function (DLMF 8.17.22), by Lentz's method."""
-    c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1))
-    value = d
-    for m in range(1, _MOST_STEPS):
-        for term in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / _not_zero(1 + term * d)
-            c = _not_zero(1 + term / c)
-            value *= c * d
-        if abs(c * d - 1) < _CLOSE:
-            break
-    return value
-
-
-def _not_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from m3agent.agent.report.text import UNKNOWN, count, duration, price, share
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.report import wording
-from m3agent.evals.report.compare import RunComparison
-from m3agent.evals.report.model import RunReport, Score
-from m3agent.evals.report.usage import Amount, UsageSummary
+from m3agent.evals.report.counting import Amount, UsageSummary
+from m3agent.evals.report.model import RunComparison, RunReport, Score
 from m3agent.util.counted import counted, first_of
 from m3agent.util.sanitize import printable_line
 from m3agent.util.table import fitting, wrapped, wrapping
@@ -130,10 +129,7 @@ def _amounts(used: UsageSummary, *, has_tokens: bool) -> Iterable[tuple[str, str
 def _amount(amount: Amount, shown_as: wording.Shown) -> str:
     if amount.total is None:
         return UNKNOWN
-    parts = [
-        f"{wording.least(shown_as(amount.total), amount)} in all",
-        f"{shown_as(amount.median)} median",
-    ]
+    parts = [f"{wording.least(shown_as(amount.total), amount)} in all", f"{shown_as(amount.median)} median"]
     if amount.per_resolved is not None:
         parts.append(f"{wording.least(shown_as(amount.per_resolved), amount)} per resolved")
     unknown = f" (unknown for {counted(amount.unknown, 'attempt')})" if amount.unknown else ""

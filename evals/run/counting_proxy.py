@@ -70,9 +70,7 @@ class Guard:
     key: str | None = None
     """The server's key; None if it wants none."""
     tokens: int | None = None
-    """Most prompt and completion tokens."""
     dollars: float | None = None
-    """Highest cost, in dollars."""
     stand_in: str = field(default_factory=lambda: f"m3agent-{secrets.token_hex(16)}")
     """The key that the agent gets. It is worth something at this proxy only."""
 

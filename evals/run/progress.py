@@ -92,9 +92,7 @@ class WorkProgress:
             (f"{outcome:<{widest}}  ", self._outcomes[outcome]),
         )
         body = Text.assemble(
-            (piece, "bold"),
-            f"  {printable_line(reason, 300)}" if reason else "",
-            (f"  ({detail})", "dim"),
+            (piece, "bold"), f"  {printable_line(reason, 300)}" if reason else "", (f"  ({detail})", "dim")
         )
         so_far = Text(f"; {self._so_far(self._clock())}", "dim")
         # a terminal has this in its row

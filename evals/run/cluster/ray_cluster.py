@@ -24,16 +24,7 @@ from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.run.attempt import not_made
 from m3agent.evals.run.child import GRACE_SECONDS
-from m3agent.evals.run.cluster.node import (
-    AttemptOrder,
-    FinishedAttempt,
-    News,
-    Worker,
-    fault,
-    is_local,
-    parcel,
-    unpack,
-)
+from m3agent.evals.run.cluster.node import FinishedAttempt, News, Worker, fault, is_local, parcel, unpack
 from m3agent.evals.run.parts import AttemptListener, Make, PartsOf
 from m3agent.serving.client.retry import api_policy
 from m3agent.util.errors import EnvironmentFault, M3AgentError, UsageError, reason_of
@@ -165,10 +156,9 @@ class RayCluster:
         # not kept for the next attempt: hundreds of repositories would fill the cluster's memory
         if is_local(instance.task):
             sent = await asyncio.to_thread(parcel, instance.task, self._state)
-        order = AttemptOrder(instance, number, self._parts_of)
         worker = self._actor.options(
             num_cpus=1, max_restarts=0, max_concurrency=CALLS_AT_ONCE, scheduling_strategy="SPREAD"
-        ).remote(order, sent)
+        ).remote(instance, number, self._parts_of, sent)
         work = asyncio.wrap_future(worker.work.remote().future())
         follow = asyncio.create_task(_follow(worker, listener))
         try:

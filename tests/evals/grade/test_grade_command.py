@@ -74,7 +74,7 @@ def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:
             "--agent-name is only for",
         ),
         (("validate", "{programs}", "--ids", "haff"), "half"),
-        (("validate", "{programs}", "-o", "{programs}/no/where.json"), "There is no folder"),
+        (("validate", "{programs}", "-o", "{programs}/no/where.json"), "there is no folder"),
         (("grade", "{programs}", "{programs}/none.json"), "none.json cannot be read"),
         (("grade", "{programs}", "gold", "--validation", "{programs}/gold/half.py"), "is not a file that"),
         (

@@ -29,21 +29,16 @@ attempts = st.integers(1, 30).flatmap(
 
 
 @pytest.mark.parametrize(
-    ("freedom", "expected"),
-    # Table of Student's t, two-sided 95 %: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2
-    [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (9, 2.262), (10, 2.228), (30, 2.042), (100, 1.984)],
+    ("confidence", "freedom", "expected"),
+    [
+        # Table of Student's t, two-sided: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2
+        (0.95, 1, 12.706), (0.95, 2, 4.303), (0.95, 3, 3.182), (0.95, 4, 2.776), (0.95, 5, 2.571), (0.95, 9, 2.262),
+        (0.95, 10, 2.228), (0.95, 30, 2.042), (0.95, 100, 1.984), (0.90, 7, 1.895), (0.99, 7, 3.499), (0.998, 3, 10.215),
+        (0.95, 50_000, 1.960),  # the normal distribution's, in the limit
+    ],
 )  # fmt: skip
-def test_t_quantiles_are_those_of_the_printed_table(freedom: int, expected: float) -> None:
-    assert round(t_quantile(0.95, freedom), 3) == expected
-
-
-def test_t_quantiles_of_other_levels_are_those_of_the_printed_table() -> None:
-    assert round(t_quantile(0.90, 7), 3) == 1.895
-    assert round(t_quantile(0.99, 7), 3) == 3.499
-    assert round(t_quantile(0.998, 3), 3) == 10.215
-    assert t_quantile(0.95, 1e7) == pytest.approx(1.959964, abs=1e-5), (
-        "the normal distribution's, in the limit"
-    )
+def test_t_quantiles_are_those_of_the_printed_table(confidence: float, freedom: int, expected: float) -> None:
+    assert round(t_quantile(confidence, freedom), 3) == expected
 
 
 @given(st.floats(0.001, 500))

@@ -216,7 +216,7 @@ def test_code_travels_and_is_the_same_there(programs: Path, tmp_path: Path) -> N
 
     task = load(str(programs), ids=("adder",))[0].task
     sent = parcel(task, tmp_path / "here")
-    assert sent.key == parcel(task, tmp_path / "here").key == parcel(task, tmp_path / "elsewhere").key
+    assert sent == parcel(task, tmp_path / "here") == parcel(task, tmp_path / "elsewhere")
     there = arrived(task, sent, tmp_path / "there")
     assert there.source.kind == "archive" and str(tmp_path / "there") in there.source.location
     proofs = [checkout(one, tmp_path / name) for one, name in ((task, "a"), (there, "b"))]
@@ -239,6 +239,6 @@ def test_a_folder_comes_back_whole_and_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     unpack(packed(tmp_path / "a"), tmp_path / "c")
     assert sorted(str(path.relative_to(tmp_path / "c")) for path in (tmp_path / "c").rglob("*")) == [
-        *("b", "b/empty", "b/run.sh"),
+        *("b", "b/empty", "b/run.sh")
     ]
     assert os.access(tmp_path / "c/b/run.sh", os.X_OK)
