@@ -232,10 +232,10 @@ def _minor(text: str | None) -> str | None:
 def _kinds(text: str | None) -> tuple[str, ...]:
     from m3agent.evals.create.statement import KINDS
 
-    found = KINDS if text is None else tuple(part.strip() for part in text.split(","))
-    if unknown := [kind for kind in found if kind not in KINDS]:
+    chosen = KINDS if text is None else tuple(part.strip() for part in text.split(","))
+    if unknown := [kind for kind in chosen if kind not in KINDS]:
         raise UsageError(f"--kinds {printable_line(unknown[0], 40)!r}: the kinds are {', '.join(KINDS)}.")
-    return found
+    return chosen
 
 
 def _name(text: str | None) -> str | None:

@@ -22,7 +22,7 @@ from m3agent.util.table import fitting_wrapped, wrapped
 
 if TYPE_CHECKING:
     from m3agent.evals.data.instance import Instance
-    from m3agent.evals.grade.grade_all import Graded
+    from m3agent.evals.grade.validate import Graded
     from m3agent.evals.grade.validate import Validation as Validated
 
 Workers = Annotated[
@@ -78,7 +78,7 @@ def eval_validate(
         progress.finished(one, known=was_known)
 
     with progress:
-        found = run(
+        validations = run(
             validate_all(
                 instances,
                 environments,
@@ -92,15 +92,15 @@ def eval_validate(
             )
         )
     if as_json:
-        print_bytes(Validations.text(found).encode())
+        print_bytes(Validations.text(validations).encode())
     else:
-        print_text(_validation_table(found, columns_of(sys.stdout)), end="")
-        if any(one.valid for one in found):
+        print_text(_validation_table(validations, columns_of(sys.stdout)), end="")
+        if any(one.valid for one in validations):
             kept = [] if output is None else ["--validation", str(output)]
             say(f"next: {shlex.join(['m3agent', 'eval', 'run', rows, '-o', 'RUN', *kept])} --endpoint URL")
-    if any(one.machine_failed for one in found):
+    if any(one.machine_failed for one in validations):
         raise typer.Exit(3)
-    raise typer.Exit(0 if all(one.valid for one in found) else 1)
+    raise typer.Exit(0 if all(one.valid for one in validations) else 1)
 
 
 @eval_app.command("grade")
@@ -122,8 +122,7 @@ def eval_grade(
     """
     from m3agent.evals.data.predictions import REFERENCE, read_predictions
     from m3agent.evals.data.results import Verdict
-    from m3agent.evals.grade.grade_all import grade_all
-    from m3agent.evals.grade.validate import Validations
+    from m3agent.evals.grade.validate import Validations, grade_all
 
     instances = load_rows(rows, ids)
     patches = _references(instances) if predictions == REFERENCE else read_predictions(Path(predictions))
@@ -137,7 +136,7 @@ def eval_grade(
         if instance.id not in patches:
             say(f"there is no patch for {instance.id}")
     environments, grader = parts(print_note, official=official)
-    found = run(
+    grades = run(
         grade_all(
             wanted,
             patches,
@@ -150,10 +149,10 @@ def eval_grade(
         )
     )
     if as_json:
-        print_bytes(_grades_json(found))
+        print_bytes(_grades_json(grades))
     else:
-        print_text(_grade_table(found, columns_of(sys.stdout)), end="")
-    raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in found) else 0)
+        print_text(_grade_table(grades, columns_of(sys.stdout)), end="")
+    raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in grades) else 0)
 
 
 def _workers(given: int | None) -> int:

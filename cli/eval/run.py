@@ -219,7 +219,7 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
     counts = Counter(result.verdict for result in results)
     graded = len(results) - counts[Verdict.INVALID]
     if as_json:
-        found: dict[str, object] = {
+        figures: dict[str, object] = {
             "folder": str(folder.path),
             "complete": left == 0,
             "attempts": len(folder.wanted()),
@@ -227,8 +227,8 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
             "verdicts": {verdict: counts[verdict] for verdict in Verdict},
         }
         if left == 0:
-            found |= {"resolved": counts[Verdict.RESOLVED], "counted": graded}
-        print_bytes(json.dumps(found, indent=2).encode() + b"\n")
+            figures |= {"resolved": counts[Verdict.RESOLVED], "counted": graded}
+        print_bytes(json.dumps(figures, indent=2).encode() + b"\n")
     if left:
         why = Counter(result.reason for result in results if result.verdict is Verdict.INFRA).most_common(1)
         told = f" Most often: {why[0][0].rstrip('.')}." if why else ""
@@ -253,7 +253,7 @@ def _why_none(folder: RunFolder, results: Sequence[AttemptRecord]) -> str:
 
     ends = Counter((one.verdict, one.reason) for one in results if one.verdict is not Verdict.INVALID)
     [((verdict, reason), number)] = ends.most_common(1)
-    said = f"{number} of {ends.total()} ended as {verdict}{f' ({reason})' if reason else ''}"
+    ended = f"{number} of {ends.total()} ended as {verdict}{f' ({reason})' if reason else ''}"
     if verdict is Verdict.EMPTY and folder.config.settings.get("engine") == "embedded":
-        said += f"; {BLIND}: name a language model with --endpoint"
-    return said
+        ended += f"; {BLIND}: name a language model with --endpoint"
+    return ended

@@ -5,11 +5,15 @@ Only objects and refs are taken: nothing that git could execute or follow to ano
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tarfile
+import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from m3agent.evals.data.instance import DataError
 from m3agent.sandbox.store.git import run_git
@@ -44,15 +48,15 @@ def unpack(archive: Path, target: Path) -> None:
     raw.mkdir(parents=True)
     try:
         _extract(archive, raw)
-        found = _bare(raw)
-        if found is None:
+        bare = _bare(raw)
+        if bare is None:
             raise DataError(f"{archive} holds no bare repository (a folder with objects and refs)")
-        run_git("init", "--quiet", "--bare", "--template=", f"--object-format={_hash(found)}", str(target))
+        run_git("init", "--quiet", "--bare", "--template=", f"--object-format={_hash(bare)}", str(target))
         for name in TAKEN:
-            if (found / name).exists():
+            if (bare / name).exists():
                 if (target / name).is_dir():
                     shutil.rmtree(target / name)
-                (found / name).rename(target / name)
+                (bare / name).rename(target / name)
         for name in BORROWED:
             (target / "objects" / "info" / name).unlink(missing_ok=True)
     finally:
@@ -154,3 +158,22 @@ def _hash(bare: Path) -> str:
     """Return the repository's object format. git records it in `config` if it is not the default, sha1."""
     config = bare / "config"
     return "sha256" if config.is_file() and b"sha256" in config.read_bytes().lower() else "sha1"
+
+
+@contextlib.contextmanager
+def archive_of(api: Any, container: str, path: str, most_bytes: int) -> Iterator[tarfile.TarFile]:
+    """Yield what is at a path of a container, as a tar.
+
+    Raises:
+        docker.errors.NotFound: There is nothing.
+        ValueError: It is too large.
+    """
+    stream, _ = api.get_archive(container, path)
+    with tempfile.TemporaryFile() as packed:
+        for piece in stream:
+            if packed.tell() + len(piece) > most_bytes:
+                raise ValueError(f"it is larger than {most_bytes >> 20} MiB")
+            packed.write(piece)
+        packed.seek(0)
+        with tarfile.open(fileobj=packed) as archive:
+            yield archive

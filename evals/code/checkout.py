@@ -145,12 +145,12 @@ def checkout(task: Task, target: Path, *, cache: Path | None = None) -> LeakProo
 
 def _commit(task: Task, mirror: Path, ref: str) -> str:
     """Return the id of the commit that a ref of the mirror names."""
-    found = run_git(
+    parsed = run_git(
         *("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"),
         env={"GIT_DIR": str(mirror.absolute()), "GIT_NO_REPLACE_OBJECTS": "1"},
         ok=(0, 1),
     )
-    what, commit = f"{task.instance_id}: {task.source.location}", found.stdout.decode().strip()
+    what, commit = f"{task.instance_id}: {task.source.location}", parsed.stdout.decode().strip()
     if not commit:
         raise DataError(f"{what} does not have {ref}")
     if task.base_commit and commit != task.base_commit:
@@ -221,10 +221,10 @@ def _borrow(folder: Path, ref: str, mirror: Path) -> tuple[Path, str]:
         raise EnvironmentFault(str(error)) from None
     borrowing_store(repository, mirror)
     with contextlib.suppress(GitCommandFailed):  # the ref is missing, which is reported later
-        found = repository.git(
+        parsed = repository.git(
             "--no-replace-objects", "rev-parse", "--verify", "--quiet", "--end-of-options", ref
         )
-        ref = found.decode().strip()
+        ref = parsed.decode().strip()
     return mirror, ref
 
 
@@ -303,7 +303,7 @@ def codebase(task: Task, state: Path) -> Codebase:
     folder = kept / _checkout_key(task, kept)
     with (kept / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (found := _read(folder)) is None:
+        if (kept_code := _read(folder)) is None:
             shutil.rmtree(folder, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=kept, prefix="unfinished-") as temporary:
                 new = Path(temporary) / "new"
@@ -311,12 +311,12 @@ def codebase(task: Task, state: Path) -> Codebase:
                 proof = checkout(task, new / WORK, cache=kept)
                 (new / PROOF).write_text(proof.model_dump_json(), "utf-8")
                 new.rename(folder)
-            found = Codebase(folder / WORK, proof)
-    if not found.proof.clean:
+            kept_code = Codebase(folder / WORK, proof)
+    if not kept_code.proof.clean:
         raise DataError(
             f"{task.instance_id}: its checkout holds more than its own commit, so an agent could find the fix there."
         )
-    return found
+    return kept_code
 
 
 def _read(folder: Path) -> Codebase | None:

@@ -162,13 +162,13 @@ async def candidates(
     window: list[MinedCommit] = []
     commits = await asyncio.to_thread(lambda: list(history.commits(wish.since, wish.until)))
     for commit in commits:
-        found = await asyncio.to_thread(examine, history, commit, wish.bounds)
+        examined = await asyncio.to_thread(examine, history, commit, wish.bounds)
         seen.commits += 1
-        if isinstance(found, str):
-            seen.rejected[found] += 1
+        if isinstance(examined, str):
+            seen.rejected[examined] += 1
         else:
             seen.candidates += 1
-            window.append(found)
+            window.append(examined)
         if time.monotonic() - told_at > TELL_EVERY:
             told_at = time.monotonic()
             say(f"looked at {seen.commits} of {len(commits)} commits: {seen.candidates} candidates")
@@ -246,18 +246,17 @@ async def _try(
         try:
             instance = read_row(Fields(row, row["instance_id"]), Path(scratch))
         except DataError as error:  # nobody could read the row
-            found = Validated(reason=str(error))
+            validated = Validated(reason=str(error))
         else:
-            found = await validate(instance, logs)
-    reason = found.reason or (
-        "" if found.fail_to_pass else "no test fails before the fix and passes after it"
+            validated = await validate(instance, logs)
+    reason = validated.reason or (
+        "" if validated.fail_to_pass else "no test fails before the fix and passes after it"
     )
-    errors = _errors(found)
+    errors = _errors(validated)
     kind = "" if reason else kind_of(candidate, errors)
     unwanted = bool(kind) and kind not in wish.kinds
-    counts = (
-        f"{len(found.fail_to_pass)} fail before and pass after, {len(found.pass_to_pass)} pass both times"
-    )
+    fixed, kept = len(validated.fail_to_pass), len(validated.pass_to_pass)
+    counts = f"{fixed} fail before and pass after, {kept} pass both times"
     tried = ValidatedCandidate(
         verdict="invalid" if reason else LEFT_OUT if unwanted else "valid",
         reason=reason or (f"its kind is {kind}" if unwanted else counts),
@@ -272,7 +271,7 @@ async def _try(
         statement = statement_of(candidate, errors)
         if rewrite is not None and (text := await rewrite(candidate, errors)) is not None:
             statement = text, "model"
-        whole = row_of(made.repo, candidate, recipe, statement, found) | {"kind": kind}
+        whole = row_of(made.repo, candidate, recipe, statement, validated) | {"kind": kind}
     await asyncio.to_thread(made.add, candidate.commit.sha, tried, whole, history.store)
     return tried
 

@@ -212,9 +212,9 @@ def _read(path: Path, repo: str) -> tuple[_File, dict[str, dict[str, Any]]]:
                 row = json.loads(line)
                 rows[row["instance_id"]] = row
     except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
-        said = str(error).splitlines()[0]
+        why = str(error).splitlines()[0]
         raise UsageError(
-            f"{path} cannot be continued because its files are damaged ({said}): give a new folder."
+            f"{path} cannot be continued because its files are damaged ({why}): give a new folder."
         ) from None
     return file, rows
 

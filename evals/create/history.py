@@ -88,9 +88,9 @@ class CommitHistory:
     def changes(self, old: str, new: str) -> list[CommitChange]:
         """Return the paths that differ between two commits. A rename is a removed file and a new file."""
         out = self.store.git("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old, new)
-        found = out.split(b"\0")
+        fields = out.split(b"\0")
         changes = []
-        for meta, path in zip(found[:-1:2], found[1::2], strict=True):
+        for meta, path in zip(fields[:-1:2], fields[1::2], strict=True):
             old_mode, new_mode, before, after, _ = meta.removeprefix(b":").decode().split()
             name = path.decode(errors="surrogateescape")
             changes.append(CommitChange(name, int(old_mode, 8), int(new_mode, 8), before, after))
@@ -130,8 +130,8 @@ class CommitHistory:
             out = self.store.git("describe", "--tags", "--abbrev=0", "--match=*[0-9].[0-9]*", commit)
         except GitFailed:  # no such tag
             return None
-        found = RELEASE.search(out.decode(errors="replace"))
-        return found[0] if found else None
+        version = RELEASE.search(out.decode(errors="replace"))
+        return version[0] if version else None
 
 
 def open_history(path: Path, scratch: Path, name: str | None = None) -> CommitHistory:
@@ -171,13 +171,13 @@ def _tags(repository: Repository) -> bytes:
 def _name(repository: Repository) -> str:
     """Return the end of the origin's address, `owner/name`; without an origin, the folder's name."""
     address = origin_url(repository) or ""
-    found = (
+    match = (
         re.search(r"[/:]([^/:]+)/([^/]+?)(?:\.git)?/?$", address)
         if "://" in address or "@" in address
         else None
     )
     folder = repository.root or repository.git_dir
-    return f"{found[1]}/{found[2]}" if found else folder.name.removesuffix(".git")
+    return f"{match[1]}/{match[2]}" if match else folder.name.removesuffix(".git")
 
 
 @functools.cache

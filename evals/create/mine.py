@@ -208,8 +208,8 @@ def _contents(history: CommitHistory, changes: Sequence[CommitChange]) -> tuple[
     regular = 0o100000
     old = [c.old for c in changes if c.old_mode & 0o170000 == regular]
     new = [c.new for c in changes if c.new_mode & 0o170000 == regular]
-    found = history.store.get_blobs([*old, *new])
-    return found[: len(old)], found[len(old) :]
+    blobs = history.store.get_blobs([*old, *new])
+    return blobs[: len(old)], blobs[len(old) :]
 
 
 def _without_generated(contents: list[bytes]) -> list[bytes]:
@@ -277,12 +277,12 @@ def _difference(
 
     def surplus(side: Sequence[_Statement], sign: int) -> list[_Statement]:
         left = {text: sign * count for text, count in counts.items() if sign * count > 0}
-        found = []
+        more = []
         for one in side:
             if left.get(one.text, 0) > 0:
                 left[one.text] -= 1
-                found.append(one)
-        return found
+                more.append(one)
+        return more
 
     return surplus(old, 1), surplus(new, -1)
 

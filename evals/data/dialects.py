@@ -60,9 +60,9 @@ def as_swebench(fields: Fields) -> Fields:
     benchmark = _benchmark_of(fields)
     if benchmark is None:
         return fields
-    found = benchmark.row(fields)
-    found["environment"] |= fields.inner("environment").values  # the row's own recipe wins
-    return Fields({**fields.values, **found}, fields.where)
+    row = benchmark.row(fields)
+    row["environment"] |= fields.inner("environment").values  # the row's own recipe wins
+    return Fields({**fields.values, **row}, fields.where)
 
 
 def _benchmark_of(fields: Fields) -> Benchmark | None:
@@ -294,11 +294,11 @@ def _beside(folder: Path | None, name: Path, repository: str) -> str:
 @functools.cache
 def _classes(folder: Path) -> dict[tuple[str, str], Path]:
     """Return the files of Multi-SWE-bench's classes, by organisation and name."""
-    found = {}
+    files = {}
     for path in sorted((folder / MULTI_CLASSES).glob("**/*.py")):
         for org, name in _REGISTERED.findall(path.read_text(encoding="utf-8", errors="replace")):
-            found[org, name] = path
-    return found
+            files[org, name] = path
+    return files
 
 
 def _literal(fields: Fields, name: str) -> Any:

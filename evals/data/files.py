@@ -88,7 +88,7 @@ def files_in(folder: Path, *, links: bool = False) -> list[str]:
     Raises:
         DataError: It cannot be read, or has other files (with `links`: other than symbolic links).
     """
-    found: list[str] = []
+    paths: list[str] = []
 
     def fail(error: OSError) -> None:
         raise unreadable(error.filename, error) from None
@@ -103,5 +103,22 @@ def files_in(folder: Path, *, links: bool = False) -> list[str]:
             mode = path.lstat().st_mode
             if not stat.S_ISREG(mode) and not (links and stat.S_ISLNK(mode)):
                 raise DataError(f"{path} is not a regular file: links and other special files are refused")
-            found.append(str(path.relative_to(folder)))
-    return found
+            paths.append(str(path.relative_to(folder)))
+    return paths
+
+
+def read_statement(path: Path) -> str:
+    """Return the text of an issue.
+
+    Raises:
+        DataError: The file cannot be read as UTF-8, or is empty.
+    """
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if not text.strip():
+        raise DataError(f"{path} is empty: it should say what goes wrong")
+    return text

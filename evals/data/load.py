@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import fnmatch
 import hashlib
 import importlib
 import json
@@ -88,13 +87,13 @@ def read_hub(name: str, split: str) -> Iterator[Fields]:
     where = f"{name}:{split}"
     datasets = _package("datasets", "datasets", f"{where}: reading a data set by its name")
     try:
-        found = datasets.load_dataset(name, split=split)
+        rows = datasets.load_dataset(name, split=split)
     except Exception as error:  # noqa: BLE001  # its network client and formats raise any type
         raise DataError(
             f"{where} cannot be loaded from the hub ({type(error).__name__}: {printable_line(error)}): "
             "check name and split, or give a file"
         ) from None
-    yield from _numbered(found, where)
+    yield from _numbered(rows, where)
 
 
 def row(value: object, where: str) -> Fields:
@@ -180,7 +179,7 @@ class Entry:
     """Reads it; raises DataError."""
 
 
-def load(source: str, *, ids: Sequence[str] = (), patterns: Sequence[str] = ()) -> list[Instance]:
+def load(source: str, *, ids: Sequence[str] = ()) -> list[Instance]:
     """Return the instances of a benchmark, in the benchmark's order.
 
     Files are read once, row by row if the format allows it. Of rows that are not selected, only the id is
@@ -190,13 +189,11 @@ def load(source: str, *, ids: Sequence[str] = (), patterns: Sequence[str] = ()) 
         source: A file of SWE-bench rows (.jsonl, .json, .parquet), a folder with `instances.jsonl`, a folder
             of programs like QuixBugs, a task of Harbor or a folder of such tasks, or the name of a data set on the Hugging Face hub, `owner/name` or
             `owner/name:split`.
-        ids: Ids of instances to select. Without ids and patterns, all are selected.
-        patterns: Patterns of ids to select as well, such as `django__*`.
+        ids: Ids of instances to select; all if empty.
 
     Raises:
         DataError: The data cannot be used; the message names file, row and field.
     """
-    wanted = set(ids)
     made: list[Instance] = []
     places: dict[str, str] = {}
     for entry in _entries(source):
@@ -206,15 +203,13 @@ def load(source: str, *, ids: Sequence[str] = (), patterns: Sequence[str] = ()) 
                 "each id may occur once"
             )
         places[entry.ident] = entry.where
-        if (
-            not (wanted or patterns)
-            or entry.ident in wanted
-            or any(fnmatch.fnmatchcase(entry.ident, p) for p in patterns)
-        ):
+        if not ids or entry.ident in ids:
             made.append(entry.make())
     if not places:
         raise DataError(f"{source} has no instances")
-    _all_found(source, list(places), ids, patterns)
+    if unknown := [ident for ident in ids if ident not in places]:
+        near = difflib.get_close_matches(unknown[0], places, 1, cutoff=0.0)[0]
+        raise DataError(f"{source} has no instance {printable_line(unknown[0])}; the nearest is {near}")
     return made
 
 
@@ -299,13 +294,3 @@ FOLDERS: dict[str, Callable[[Path], Iterator[Entry]]] = {
     TASK: _task,
 }
 """Reader of a folder, by a file or folder that it contains; the first match is used."""
-
-
-def _all_found(source: str, known: Sequence[str], ids: Sequence[str], patterns: Sequence[str]) -> None:
-    for ident in ids:
-        if ident not in known:
-            near = difflib.get_close_matches(ident, known, 1, cutoff=0.0)[0]
-            raise DataError(f"{source} has no instance {printable_line(ident)}; the nearest is {near}")
-    for pattern in patterns:
-        if not fnmatch.filter(known, pattern):
-            raise DataError(f"{source} has no instance whose id is like {printable_line(pattern)}")

@@ -12,12 +12,11 @@ import re
 import shlex
 import tarfile
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from m3agent.evals.data.instance import TESTBED, Environment, Task
 from m3agent.sandbox.backends.image import Image
@@ -27,6 +26,7 @@ from m3agent.sandbox.images.env_script import PIPS
 from m3agent.sandbox.images.image_build import INSTALLING, Build, build_files, build_image, files_as_tar
 from m3agent.sandbox.images.indexes import indexes_here
 from m3agent.sandbox.images.installers import installers
+from m3agent.sandbox.images.layers import Builder
 
 WORK = "/opt/m3agent-layer"
 """Folder of a layer's script and files while the script runs. It is not part of the image."""
@@ -37,7 +37,6 @@ class Layer:
     """The inputs of a layer. A hash of them and of the layer below is the key of the layer's image."""
 
     name: str
-    """Name of the layer in messages."""
     script: str
     """A bash script, run in `WORK`."""
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -49,15 +48,7 @@ class Layer:
 
 
 def build_layer(
-    api: Any,
-    layer: Layer,
-    below: Image,
-    tag: str,
-    *,
-    work_tree: Path | None,
-    log: Path,
-    say: Callable[[str], None],
-    stop: threading.Event,
+    builder: Builder, layer: Layer, below: Image, tag: str, *, work_tree: Path | None, log: Path
 ) -> None:
     """Build the layer's image and tag it. Blocking; takes minutes.
 
@@ -68,26 +59,17 @@ def build_layer(
         EnvironmentBuildFailed: A command failed, or the build exceeded its time or its disk space. The log has the output.
     """
     with _inputs(layer, below, work_tree) as (build, archives):
-        build_image(api, build, tag, archives, log=log, say=say, stop=stop)
+        build_image(builder.api, build, tag, archives, log=log, say=builder.say, stop=builder.stop)
 
 
-def files_of(
-    api: Any,
-    layer: Layer,
-    below: Image,
-    folder: str,
-    *,
-    log: Path,
-    say: Callable[[str], None],
-    stop: threading.Event,
-) -> dict[str, bytes]:
+def files_of(builder: Builder, layer: Layer, below: Image, folder: str, *, log: Path) -> dict[str, bytes]:
     """Run the layer's script, and return the files that it leaves in a folder, by name. Blocking.
 
     Raises:
         EnvironmentBuildFailed: As for `build_layer`, or the files are too large.
     """
     with _inputs(layer, below, None) as (build, archives):
-        return build_files(api, build, archives, folder, log=log, say=say, stop=stop)
+        return build_files(builder.api, build, archives, folder, log=log, say=builder.say, stop=builder.stop)
 
 
 @contextlib.contextmanager

@@ -187,7 +187,6 @@ class Exported:
     """The result for one instance."""
 
     instance_id: str
-    """Its id."""
     reason: str = ""
     """Why it was not exported; empty if it was."""
     kept: bool = False
@@ -268,7 +267,7 @@ class Exporter:
         one: Callable[[Instance], Awaitable[Exported]],
         tell: Callable[[Exported], None],
     ) -> list[Exported]:
-        found = []
+        results = []
         for instance in instances:
             try:
                 result = await one(instance)
@@ -278,9 +277,9 @@ class Exporter:
                 raise
             except (SandboxError, EnvironmentFault, OSError) as error:
                 result = Exported(instance.id, f"this machine failed: {error}", machine_failed=True)
-            found.append(result)
+            results.append(result)
             tell(result)
-        return found
+        return results
 
     async def _checked(self, instance: Instance) -> tuple[str, Answer, list[str]]:
         """Return an instance's image, its answer with the tests that decide, and the ids of these tests."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import tarfile
-import tempfile
+import contextlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from m3agent.evals.code.archive import archive_of
 from m3agent.sandbox.backends.docker_machine import ensure_reaper, our_labels
 from m3agent.sandbox.backends.engine import connect, socket_of
 from m3agent.sandbox.images.image_build import engine_failures, files_as_tar, remove_container
@@ -23,7 +23,6 @@ class ContainerRun:
     """The results of a script."""
 
     output: str
-    """Its standard output and standard error."""
     files: Mapping[str, bytes]
     """Files that it left, by path; missing ones are left out."""
     timed_out: bool
@@ -97,18 +96,11 @@ def _follow(api: Any, container: str, timeout: float, stop: threading.Event) -> 
 def _file(api: Any, container: str, path: str) -> bytes | None:
     from docker.errors import NotFound
 
-    try:
-        stream, _ = api.get_archive(container, path)
-    except NotFound:
-        return None
-    with tempfile.TemporaryFile() as packed:
-        size = 0
-        for piece in stream:
-            if (size := size + len(piece)) > MOST_FILES:
-                return None
-            packed.write(piece)
-        packed.seek(0)
-        with tarfile.open(fileobj=packed) as archive:
-            member = archive.next()
-            content = archive.extractfile(member) if member is not None and member.isreg() else None
-            return content.read() if content is not None else None
+    with (
+        contextlib.suppress(NotFound, ValueError),
+        archive_of(api, container, path, MOST_FILES) as archive,
+    ):
+        member = archive.next()
+        content = archive.extractfile(member) if member is not None and member.isreg() else None
+        return content.read() if content is not None else None
+    return None

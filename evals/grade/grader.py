@@ -150,8 +150,8 @@ class Grader:
             return instance.answer
         key = _key(instance, image)
         async with self._locks.setdefault(key, asyncio.Lock()):
-            found = await self._find(instance, image, key)
-        return instance.answer.model_copy(update=found.model_dump())
+            expected = await self._find(instance, image, key)
+        return instance.answer.model_copy(update=expected.model_dump())
 
     async def _known(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
         """Return what is kept of the results without a patch, or with the reference; the tests run once.
@@ -206,10 +206,10 @@ class Grader:
                 else "the reference's run cannot be trusted"
             )
             raise InvalidInstance(f"{why}, so the verdict is unknown")
-        found = Expected(fail_to_pass=tuple(fixed), pass_to_pass=tuple(sorted(green - set(fixed))))
+        expected = Expected(fail_to_pass=tuple(fixed), pass_to_pass=tuple(sorted(green - set(fixed))))
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, found.model_dump_json().encode())
-        return found
+        write_whole(file, expected.model_dump_json().encode())
+        return expected
 
     async def _run(
         self,
@@ -293,12 +293,12 @@ class Grader:
         if patch == reference or not run.registrations:
             return ()
         before = await self._known(instance, b"", image)
-        found = changed_registrations(before.registrations, run.registrations)
-        if not found:
+        changed = changed_registrations(before.registrations, run.registrations)
+        if not changed:
             return ()
         right = await self._known(instance, reference, image)
         also = changed_registrations(right.registrations, run.registrations)
-        return tuple(finding for finding in found if finding in also)
+        return tuple(finding for finding in changed if finding in also)
 
 
 def _reference(instance: Instance) -> bytes:

@@ -42,8 +42,8 @@ class Outcomes:
 
     def passed(self, name: str) -> bool:
         """Return whether the name matches at least one test and all matching tests passed."""
-        found = self.idents(name)
-        return bool(found) and all(self._outcomes[ident] in {"passed", "xfailed"} for ident in found)
+        idents = self.idents(name)
+        return bool(idents) and all(self._outcomes[ident] in {"passed", "xfailed"} for ident in idents)
 
     def idents(self, name: str) -> list[str]:
         """Return the test ids that a name matches."""
@@ -108,7 +108,7 @@ def ids_of(names: Iterable[str], idents: Collection[str]) -> dict[str, str]:
         ValueError: A name belongs to no test or to several, or two names belong to the same one.
     """
     whole, inner = _by_form(idents)
-    found = {}
+    ids = {}
     for name in names:
         form = _form(_DURATION.sub("", name))
         fits = [name] if name in idents else whole.get(form) or inner.get(form) or []
@@ -117,12 +117,12 @@ def ids_of(names: Iterable[str], idents: Collection[str]) -> dict[str, str]:
             raise ValueError(f"no test with the reference patch has the name {shown}")
         if len(fits) > 1:
             raise ValueError(f"the name {shown} fits several tests, such as {' and '.join(sorted(fits)[:2])}")
-        found[name] = fits[0]
-    twice = [name for name, ident in found.items() if [*found.values()].count(ident) > 1]
+        ids[name] = fits[0]
+    twice = [name for name, ident in ids.items() if [*ids.values()].count(ident) > 1]
     if twice:
-        same = [printable_line(name, 200) for name in twice if found[name] == found[twice[0]]]
+        same = [printable_line(name, 200) for name in twice if ids[name] == ids[twice[0]]]
         raise ValueError(f"the names {' and '.join(same[:2])} fit the same test")
-    return found
+    return ids
 
 
 def _by_form(idents: Collection[str]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:

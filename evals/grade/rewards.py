@@ -122,9 +122,9 @@ def judged(run: ContainerRun, log: bytes) -> tuple[str, bool]:
                 return f"the tests wrote something else than a reward to {path}", False
             low = {name: value for name, value in rewards.items() if value < 1}
             return ", ".join(f"{name} is {value:g}" for name, value in sorted(low.items())), True
-    said = last_line(log.decode(errors="replace"))
+    words = last_line(log.decode(errors="replace"))
     return printable_line(
-        f"{TESTS}/{TEST} wrote no reward: {said or 'it printed nothing'}", MOST_SHOWN
+        f"{TESTS}/{TEST} wrote no reward: {words or 'it printed nothing'}", MOST_SHOWN
     ), False
 
 

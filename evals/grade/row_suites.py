@@ -31,7 +31,6 @@ class RowCommand:
     env: dict[str, str] = field(default_factory=dict)
     """Variables that are set in front of the command."""
     python: tuple[str, ...] = ()
-    """Options of the Python interpreter."""
     options: tuple[str, ...] = ()
     """Options of pytest that decide how tests run."""
     targets: tuple[str, ...] = ()
@@ -39,7 +38,6 @@ class RowCommand:
     program: str = ""
     """A script or module other than pytest; empty for pytest."""
     words: tuple[str, ...] = ()
-    """All arguments of `program`."""
 
 
 def parse_command(text: str) -> RowCommand:

@@ -56,11 +56,9 @@ class TestRun:
     outcomes: dict[str, str] = field(default_factory=dict)
     """`passed`, `xfailed`, `skipped`, `failed` or `error`, by node id."""
     errors: dict[str, str] = field(default_factory=dict)
-    """Error texts, by node id."""
     forged: list[str] = field(default_factory=list)
     """Those of them that a run without the patch does not have; `Grader.tried` sets it."""
     signs: Signs = NO_SIGNS
-    """Signs of tampering."""
     ids: Mapping[str, str] | None = None
     """The ids of the row's names that are not ids themselves, for another language than Python; None for
     Python.
@@ -70,9 +68,7 @@ class TestRun:
     not_run: Mapping[str, str] = field(default_factory=dict)
     """Why suites could not run at all, by the suite's name."""
     complete: bool = False
-    """Whether the run completed."""
     timed_out: bool = False
-    """Whether the run exceeded its time limit."""
     test_seconds: float = 0.0
     """Duration of the test process."""
     output: str = ""
@@ -274,12 +270,12 @@ def _first_line(text: str) -> str:
 
 def means_of(run: TestRun) -> tuple[str, ...]:
     """Return by which means a run looked for tampering."""
-    found = ["authenticated report"]
-    found += ["canaries"] if run.signs.canaries is not None else []
+    means = ["authenticated report"]
+    means += ["canaries"] if run.signs.canaries is not None else []
     if run.ids is None:  # tests in Python
-        found += ["comparison of functions"]
-        found += [] if NO_HOOKS in run.signs.blind else ["audit hooks"]
-    return tuple(found)
+        means += ["comparison of functions"]
+        means += [] if NO_HOOKS in run.signs.blind else ["audit hooks"]
+    return tuple(means)
 
 
 def _verdict(

@@ -36,7 +36,6 @@ class Trees:
     """Trees for grading."""
 
     store: TreeStore
-    """The store that contains them."""
     tree: str
     """The patched code with the instance's tests."""
     changed: tuple[str, ...]
@@ -140,14 +139,10 @@ class _Guard:
     """
 
     store: TreeStore
-    """Holds the files."""
     answer: Answer
     suites: RowSuites
-    """The suites of the row; none for Python."""
     base: dict[str, TreeEntry]
-    """The files of the base."""
     solved: dict[str, TreeEntry]
-    """The files of the base with the reference."""
     of_answer: Collection[str]
     """Paths that the reference changes."""
 
@@ -215,7 +210,7 @@ class _Guard:
         Returns:
             The files whose tests cannot be separated from their code.
         """
-        found = []
+        findings = []
         for path in sorted(paths) if self.files is not None else ():
             code, tests = patched.get(path), self.solved.get(path)
             if self.files is None or code is None or tests is None or code == tests:
@@ -224,11 +219,11 @@ class _Guard:
                 content = self.files.combined(path, self._blob(code), self._blob(tests))
             except ValueError:
                 if code != self.base.get(path):
-                    found.append(Finding(path, 1, "", "has tests that cannot be told apart from its code"))
+                    findings.append(Finding(path, 1, "", "has tests that cannot be told apart from its code"))
                 continue
             if content is not None:
                 patched[path] = replace(code, sha=self.store.put_blob(content))
-        return tuple(found)
+        return tuple(findings)
 
     def _blob(self, entry: TreeEntry) -> bytes:
         return self.store.get_blob(entry.sha)

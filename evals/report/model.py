@@ -174,15 +174,15 @@ def _pass_k(tally: Tally) -> tuple[PassK, ...]:
     if n == 1 or tally.missing or not tally.counted:
         return ()
     repos = [tally.repo(ident) for ident in tally.counted]
-    found: list[PassK] = []
+    rows: list[PassK] = []
     for k in range(1, n + 1):
         if k > _EVERY_K and k != n and k.bit_count() != 1:  # beyond _EVERY_K: powers of two, and n
             continue
-        one = mean([pass_at_k(n, tally.resolved[ident], k) for ident in tally.counted], repos)
+        any_of = mean([pass_at_k(n, tally.resolved[ident], k) for ident in tally.counted], repos)
         all_of = mean([pass_all_k(n, tally.resolved[ident], k) for ident in tally.counted], repos)
-        if one is not None and all_of is not None:
-            found.append(PassK(k, one, all_of))
-    return tuple(found)
+        if any_of is not None and all_of is not None:
+            rows.append(PassK(k, any_of, all_of))
+    return tuple(rows)
 
 
 def _repositories(tally: Tally, counting: Sequence[AttemptRecord]) -> tuple[RepositoryResults, ...]:

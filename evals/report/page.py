@@ -86,12 +86,12 @@ class AttemptRow:
 
 def rows(run: RunFolder, report: RunReport, sessions: Mapping[Attempt, SessionPage]) -> list[AttemptRow]:
     """Return a row for each attempt with a result, failures first; the patches are read from the disk."""
-    found: list[AttemptRow] = []
+    made: list[AttemptRow] = []
     for result in report.results:
         session = sessions.get((result.instance_id, result.attempt), SessionPage())
         file = run.attempt(result.instance_id, result.attempt) / PATCH
         patch = _text(file)
-        found.append(
+        made.append(
             AttemptRow(
                 result=result,
                 label=report.label(result.instance_id, result.attempt),
@@ -101,7 +101,7 @@ def rows(run: RunFolder, report: RunReport, sessions: Mapping[Attempt, SessionPa
                 patch_file=file.relative_to(run.path).as_posix(),
             )
         )
-    return found
+    return made
 
 
 def _text(file: Path) -> str:
@@ -194,14 +194,14 @@ def write_sessions(
     folder = folder_of(page)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder} is for the sessions' pages, and it is not a folder: name another page")
-    found: dict[Attempt, SessionPage] = {}
-    said = time.monotonic()
+    pages: dict[Attempt, SessionPage] = {}
+    told_at = time.monotonic()
     for number, (result, session) in enumerate(logged, 1):
-        found[result.instance_id, result.attempt] = _write_one(run, result, session, folder)
-        if time.monotonic() - said > _SAY_EVERY:
-            said = time.monotonic()
+        pages[result.instance_id, result.attempt] = _write_one(run, result, session, folder)
+        if time.monotonic() - told_at > _SAY_EVERY:
+            told_at = time.monotonic()
             say(f"{number:,} of {len(logged):,} sessions' pages are written")
-    return found
+    return pages
 
 
 def _write_one(run: RunFolder, result: AttemptRecord, session: str, folder: Path) -> SessionPage:

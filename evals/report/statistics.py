@@ -52,14 +52,14 @@ class RobustMean:
     error: float
     freedom: int
 
-    def interval(self, confidence: float, least: float) -> Interval:
+    def interval(self, least: float) -> Interval:
         """Return the t interval, cut to values from `least` to 1; it contains the mean whatever is rounded."""
-        half = t_quantile(confidence, self.freedom) * self.error
+        half = t_quantile(CONFIDENCE, self.freedom) * self.error
         low, high = min(self.value, self.value - half), max(self.value, self.value + half)
         return Interval(max(least, low), min(1.0, high))
 
 
-def mean(values: Sequence[float], clusters: Sequence[str], confidence: float = CONFIDENCE) -> Mean | None:
+def mean(values: Sequence[float], clusters: Sequence[str]) -> Mean | None:
     """Return the mean of values in [0, 1] with its intervals; None if there are no values.
 
     Wilson's interval uses the sum of the values as the number of successes, which need not be an integer.
@@ -73,12 +73,12 @@ def mean(values: Sequence[float], clusters: Sequence[str], confidence: float = C
         value=total / len(values),
         n=len(values),
         clusters=len(set(clusters)),
-        wilson=wilson(total, len(values), confidence),
-        clustered=clustered(values, clusters, confidence),
+        wilson=wilson(total, len(values)),
+        clustered=clustered(values, clusters),
     )
 
 
-def wilson(successes: float, n: int, confidence: float = CONFIDENCE) -> Interval:
+def wilson(successes: float, n: int) -> Interval:
     """Return Wilson's score interval of a proportion.
 
     Wilson 1927; Brown, Cai and DasGupta 2001 recommend it for small n.
@@ -88,7 +88,7 @@ def wilson(successes: float, n: int, confidence: float = CONFIDENCE) -> Interval
     """
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"{successes} of {n} is not a proportion")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
@@ -98,15 +98,13 @@ def wilson(successes: float, n: int, confidence: float = CONFIDENCE) -> Interval
     return Interval(low, high)
 
 
-def clustered(
-    values: Sequence[float], clusters: Sequence[str], confidence: float = CONFIDENCE
-) -> Interval | None:
+def clustered(values: Sequence[float], clusters: Sequence[str]) -> Interval | None:
     """Return the t interval of a mean of values in [0, 1], cut to [0, 1]; None if `robust_mean` returns None.
 
     It uses the cluster-robust standard error.
     """
-    found = robust_mean(values, clusters)
-    return None if found is None else found.interval(confidence, 0.0)
+    robust = robust_mean(values, clusters)
+    return None if robust is None else robust.interval(0.0)
 
 
 def robust_mean(values: Sequence[float], clusters: Sequence[str]) -> RobustMean | None:
@@ -194,7 +192,6 @@ def paired(
     clusters: Sequence[str],
     *,
     single: bool,
-    confidence: float = CONFIDENCE,
 ) -> Paired | None:
     """Compare the rates of the instances in two runs.
 
@@ -208,14 +205,14 @@ def paired(
     differences = [a - b for a, b in zip(first, second, strict=True)]
     n = len(differences)
     robust = robust_mean(differences, clusters)
-    by_repository = None if robust is None else robust.interval(confidence, -1.0)
+    by_repository = None if robust is None else robust.interval(-1.0)
     difference = math.fsum(differences) / n
     if single:
         won, lost = (sum(d * sign > 0 for d in differences) for sign in (1, -1))
         both = sum(a == b == 1 for a, b in zip(first, second, strict=True))
         return Paired(
             n, difference, "exact McNemar", mcnemar(won, lost), "Newcombe, paired",
-            newcombe(both, won, lost, n - both - won - lost, confidence), by_repository,
+            newcombe(both, won, lost, n - both - won - lost), by_repository,
         )  # fmt: skip
     by = "repository"
     if robust is None:
@@ -227,7 +224,7 @@ def paired(
         )
     p = t_tails(robust.value / robust.error, robust.freedom)
     named = f"{test}, {robust.freedom} degrees of freedom"
-    return Paired(n, difference, named, p, method, robust.interval(confidence, -1.0), by_repository)
+    return Paired(n, difference, named, p, method, robust.interval(-1.0), by_repository)
 
 
 def mcnemar(won: int, lost: int) -> float:
@@ -241,7 +238,7 @@ def mcnemar(won: int, lost: int) -> float:
     return min(1.0, 2 * tail / (1 << flips))
 
 
-def newcombe(both: int, won: int, lost: int, neither: int, confidence: float = CONFIDENCE) -> Interval:
+def newcombe(both: int, won: int, lost: int, neither: int) -> Interval:
     """Return the interval of a difference of paired proportions.
 
     This is method 10 of Newcombe 1998 (Statistics in Medicine 17:2635). It combines the Wilson intervals of
@@ -249,7 +246,7 @@ def newcombe(both: int, won: int, lost: int, neither: int, confidence: float = C
     is defined for every table with at least one pair.
     """
     n = both + won + lost + neither
-    ends = [wilson(count, n, confidence) for count in (both + won, both + lost)]
+    ends = [wilson(count, n) for count in (both + won, both + lost)]
     rates = ((both + won) / n, (both + lost) / n)
     down = [rate - end.low for rate, end in zip(rates, ends, strict=True)]
     up = [end.high - rate for rate, end in zip(rates, ends, strict=True)]
@@ -280,7 +277,7 @@ def _third_side(a: float, b: float, phi: float) -> float:
 
 
 def t_tails(t: float, freedom: int) -> float:
-    """Return the probability that |T| is at least |t|, with `freedom` degrees of freedom (Abramowitz and Stegun, 26.7.3, 26.7.4)."""
+    """Return the probability that |T| is at least |t| (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
     angle = math.atan(abs(t) / math.sqrt(freedom))
     is_odd = freedom % 2 == 1
     term, total = math.cos(angle) if is_odd else 1.0, 0.0

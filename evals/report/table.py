@@ -171,13 +171,13 @@ def compared(comparison: RunComparison, width: int = 0) -> str:
         ("instances that both have", f"{count(comparison.instances)}{wording.not_compared(comparison)}"),
     ]
     if comparison.paired is not None and comparison.rates is not None:
-        found = comparison.paired
+        test = comparison.paired
         rows += [
             ("resolved, this and the other", " and ".join(map(share, comparison.rates))),
-            ("difference", f"{wording.difference(found.difference)} points"),
-            (f"  {wording.LEVEL} interval, {found.method}", wording.points(found.interval)),
-            (f"  {wording.LEVEL} interval, by repository", wording.points(found.clustered)),
-            (found.test, wording.chance(found.p)),
+            ("difference", f"{wording.difference(test.difference)} points"),
+            (f"  {wording.LEVEL} interval, {test.method}", wording.points(test.interval)),
+            (f"  {wording.LEVEL} interval, by repository", wording.points(test.clustered)),
+            (test.test, wording.chance(test.p)),
         ]
         rows += [
             (name, f"{len(ids):,}{_ids(ids)}")

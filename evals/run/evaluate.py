@@ -53,16 +53,15 @@ def evaluate(
         if not folder.left():
             say(f"all attempts of {output} have a result already: nothing was left to do")
         progress = RunProgress(len(folder.wanted()), folder.kept(), workers)
-        with progress:
+        with progress, contextlib.ExitStack() as stack:
             parts = parts_of(progress.say)
-            with contextlib.ExitStack() as stack:
-                make = maker_here(parts, lock)
-                if cluster is not None:
-                    from m3agent.evals.run.cluster.ray_cluster import connected
+            make = maker_here(parts, lock)
+            if cluster is not None:
+                from m3agent.evals.run.cluster.ray_cluster import connected
 
-                    make = stack.enter_context(connected(cluster, parts_of, progress.say))
-                leads = parts.agent.shares_prefix
-                run(_run_all(folder, instances, make, progress, workers=workers, leads=leads))
+                make = stack.enter_context(connected(cluster, parts_of, progress.say))
+            leads = parts.agent.shares_prefix
+            run(_run_all(folder, instances, make, progress, workers=workers, leads=leads))
     return folder
 
 

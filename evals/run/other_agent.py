@@ -101,7 +101,7 @@ def parse_variables(names: str | None) -> dict[str, str]:
     Raises:
         UsageError: A variable is not set, or a value is not made of `{endpoint}`.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in (names or "").split(","))):
         name, given, value = entry.partition("=")
         if given and (not name or PLACEHOLDER.findall(value) != [ENDPOINT]):
@@ -110,8 +110,8 @@ def parse_variables(names: str | None) -> dict[str, str]:
             )
         if not given and name not in os.environ:
             raise UsageError(f"--agent-env names {name}, which is not set here.")
-        found[name] = value if given else os.environ[name]
-    return found
+        variables[name] = value if given else os.environ[name]
+    return variables
 
 
 def asks_for_endpoint(command: Sequence[str], names: str | None) -> bool:
@@ -258,10 +258,10 @@ def read_usage(path: Path) -> AttemptUsage:
     if not isinstance(value, dict):
         return AttemptUsage()
     metrics = value.get(METRICS)
-    found = (
+    counted = (
         {name: metrics.get(other) for name, other in _METRICS.items()} if isinstance(metrics, dict) else value
     )
-    counts = {name: _number(found.get(name)) for name in AttemptUsage.model_fields}
+    counts = {name: _number(counted.get(name)) for name in AttemptUsage.model_fields}
     cost = counts.pop("cost")
     return AttemptUsage(
         **{name: None if count is None else int(count) for name, count in counts.items()}, cost=cost

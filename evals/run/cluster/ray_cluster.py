@@ -110,14 +110,14 @@ def _ready(ray: Any) -> int:
     faults, gone = [], 0
     for node, answer in zip(nodes, answers, strict=True):
         try:
-            said = ray.get(answer, timeout=READY_SECONDS)
+            problem = ray.get(answer, timeout=READY_SECONDS)
         except (TaskUnschedulableError, NodeDiedError, LocalRayletDiedError):
             gone += 1  # the cluster has not noticed yet
             continue
         except Exception as error:  # noqa: BLE001  # from the node's own Python, or from Ray
-            said = _why(error)
-        if said:
-            faults.append(f"node {node['NodeManagerAddress']}: {said}")
+            problem = _why(error)
+        if problem:
+            faults.append(f"node {node['NodeManagerAddress']}: {problem}")
     if faults:
         raise EnvironmentFault(f"the cluster cannot make attempts: {'; '.join(faults)}.")
     if gone == len(nodes):

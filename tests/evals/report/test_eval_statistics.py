@@ -79,10 +79,10 @@ def test_wilson_holds_the_rate_lies_within_0_and_1_and_is_symmetric(given: tuple
 
 
 @given(st.integers(1, 100).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.integers(2, 9))
-def test_wilson_shrinks_with_n_and_grows_with_the_confidence(given: tuple[int, int], times: int) -> None:
+def test_wilson_shrinks_with_n(given: tuple[int, int], times: int) -> None:
     successes, n = given
-    few, many, sure = wilson(successes, n), wilson(times * successes, times * n), wilson(successes, n, 0.99)
-    assert many.high - many.low < few.high - few.low < sure.high - sure.low
+    few, many = wilson(successes, n), wilson(times * successes, times * n)
+    assert many.high - many.low < few.high - few.low
 
 
 @pytest.mark.parametrize(("successes", "n"), [(1, 0), (3, 2), (-1, 2)])
@@ -97,9 +97,6 @@ def test_a_clustered_interval_as_computed_by_hand() -> None:
     assert found is not None
     half = 4.302653 * math.sqrt(3 / 2 * 2) / 6
     assert (found.low, found.high) == (max(0, 0.5 - half), min(1, 0.5 + half))
-    narrow = clustered([1, 1, 1, 0, 0, 0], ["a", "a", "b", "b", "c", "c"], confidence=0.5)
-    assert narrow is not None
-    assert narrow.high - 0.5 == pytest.approx(0.816497 * math.sqrt(3) / 6, abs=1e-6)
 
 
 def test_with_one_instance_in_each_cluster_the_error_is_the_ordinary_one() -> None:

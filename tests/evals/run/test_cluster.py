@@ -22,6 +22,7 @@ from m3agent.evals.run.cluster.node import AWAY, RECEIVED, arrived, packed, parc
 from m3agent.evals.run.parts import AttemptParts
 from m3agent.util.errors import EnvironmentFault
 from tests.conftest import alone, docker_here, later
+from tests.evals.data_rows import write_program
 from tests.evals.run.test_run import outcomes
 from tests.evals.small import PROGRAMS
 from tests.servers.ray_nodes import RayNodes, ray_nodes
@@ -32,18 +33,11 @@ here = pytest.mark.skipif(sys.platform != "linux" or sys.version_info >= (3, 15)
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """The small programs as a benchmark folder for the command: one folder each, and the fixed programs in `gold`."""
-    folder = tmp_path / "benchmark"
+    """The small programs as a benchmark folder for the command."""
     for name, (code, test, issue) in PROGRAMS.items():
-        fixed = code.replace("a - b", "a + b").replace("v < best", "v > best")
-        program, gold = folder / "programs" / name, folder / "gold"
-        program.mkdir(parents=True)
-        gold.mkdir(exist_ok=True)
-        (program / f"{name}.py").write_text(code)
-        (gold / f"{name}.py").write_text(fixed)
-        (program / f"test_{name}.py").write_text(test)
-        (program / "ISSUE.md").write_text(issue)
-    return folder
+        gold = code.replace("a - b", "a + b").replace("v < best", "v > best")
+        write_program(tmp_path / "benchmark", name, code, gold, test, issue)
+    return tmp_path / "benchmark"
 
 
 def m3agent(state: Path, *arguments: str) -> subprocess.Popen[str]:
