@@ -118,8 +118,6 @@ def _examined(history: CommitHistory, commit: Commit, base: str, bounds: Bounds)
     names = _names_added(history, [change for change in others if _is_source(change.path)], runnable)
     if isinstance(names, str):
         return names
-    if not history.whole(base):
-        return "objects missing"
     patches = _patches(history, base, commit.sha, (others, tests), bounds)
     if isinstance(patches, str):
         return patches
@@ -140,6 +138,8 @@ def _patches(
     history: CommitHistory, base: str, sha: str, changes: Sequence[Sequence[CommitChange]], bounds: Bounds
 ) -> tuple[str, str] | str:
     """Return the patches of the code and of the tests, or why they are no part of an instance."""
+    if not history.whole(base):
+        return "objects missing"
     raw, raw_tests = (history.diff(base, sha, [change.path for change in part]) for part in changes)
     if changed_lines(raw) > bounds.lines or len(raw) + len(raw_tests) > MOST_PATCH:
         return "too large"

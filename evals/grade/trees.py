@@ -107,16 +107,14 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
     suites = suites_of_row(answer, tree_files(store, tested))
     guard = _Guard(store, answer, suites, before, entries_of(store, solved), of_answer)
     undone = [path for path in changed if path in of_tests or guard.undoes(path, after.get(path))]
-
     kept = guard.kept([path for path in changed if path not in undone], after)
     review = findings_of(kept) + guard.findings(kept)
-    for path in undone:
-        put_entry(after, path, guard.restored(path, after.get(path)))
+    guard.put_back(undone, after)
     review += guard.separate_tests({*changed, *of_answer} - {*undone, *of_tests}, after)
     for path in of_tests:
         put_entry(after, path, wanted.get(path))
     tests = [path for path in after if path in of_tests or guard.may_not_change_in_a_run(path)]
-    added = tuple(path for path in changed if path not in before)
+    added = tuple(sorted({*changed} - before.keys()))
     return Trees(
         store,
         store.write_tree(after.values()),
@@ -183,6 +181,11 @@ class _Guard:
         if content is None or content == old:
             return base if content == old else None
         return replace(base, sha=self.store.put_blob(content))
+
+    def put_back(self, paths: Sequence[str], patched: dict[str, TreeEntry]) -> None:
+        """Leave of changed files only what counts."""
+        for path in paths:
+            put_entry(patched, path, self.restored(path, patched.get(path)))
 
     def kept(self, paths: Sequence[str], patched: dict[str, TreeEntry]) -> Kept:
         """Return the old and the new content of changed files, by path."""
