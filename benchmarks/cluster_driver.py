@@ -30,7 +30,7 @@ sys.path.append(
 from benchmarks.common import say
 
 from m3agent.cli.common import run
-from m3agent.evals.code.leak_proof import BRANCH, LeakProof
+from m3agent.evals.code.checkout import BRANCH, LeakProof
 from m3agent.evals.data.instance import Answer, Instance, Source, Task
 from m3agent.evals.data.results import Grade, OfficialGrade, RunConfig, Verdict
 from m3agent.evals.data.run_folder import RESULT

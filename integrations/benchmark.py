@@ -22,8 +22,7 @@ from pathlib import Path
 
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.code.archive import extract_files
-from m3agent.evals.code.checkout import checkout
-from m3agent.evals.code.codebase import CODE
+from m3agent.evals.code.checkout import CODE, checkout
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.load import load
 from m3agent.evals.data.results import FAILED, Grade, Verdict

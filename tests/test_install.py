@@ -157,7 +157,7 @@ def serve():
     print(asyncio.run(ids_check(None, api_key=None, tokenizer=Path("tokenizer.json"))).fix)
 
 def data():
-    from m3agent.evals.data.rows import read_hub
+    from m3agent.evals.data.load import read_hub
     list(read_hub("a/b", "test"))
 
 def mcp():
@@ -165,8 +165,8 @@ def mcp():
     require_extra()
 
 def official():
-    from m3agent.evals.grade.official import official_package
-    official_package()
+    from m3agent.evals.grade.official import official_module
+    official_module("grading")
 
 def outlines():
     sys.argv[1:] = ["context", "--stats", "--budget", "1000"]

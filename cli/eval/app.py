@@ -56,3 +56,20 @@ def load_rows(rows: str, ids: str | None) -> list[Instance]:
         return load(rows, ids=listed)
     except DataError as error:
         raise UsageError(str(error)) from None
+
+
+def load_valid(
+    rows: str, ids: str | None, validation: Path | None
+) -> tuple[list[Instance], dict[str, str], str]:
+    """Return the instances without their flaky tests, the reasons against invalid ones by id, and the digest of both.
+
+    Raises:
+        UsageError: The data or the validation cannot be used.
+    """
+    from m3agent.evals.data.load import digest
+    from m3agent.evals.grade.validate import Validations
+
+    instances, invalid = load_rows(rows, ids), dict[str, str]()
+    if validation is not None:
+        instances, invalid = Validations.read(validation).sorted_out(instances)
+    return instances, invalid, digest(instances, invalid)

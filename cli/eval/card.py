@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.cli.common import AsJson, argument, option, print_bytes, run, say
-from m3agent.cli.eval.app import eval_app, load_rows
+from m3agent.cli.eval.app import eval_app, load_valid
 from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.sanitize import print_note, print_text
 
@@ -50,8 +50,6 @@ def eval_card(
     from m3agent.agent.session.usage import prices_of
     from m3agent.evals.card.config import adapters_of, key_of, read_config
     from m3agent.evals.card.run import agents_of, make_card, open_runs, verifying
-    from m3agent.evals.data.load import digest
-    from m3agent.evals.grade.validate import Validations
     from m3agent.evals.run.parts import standard_parts
     from m3agent.serving.client.endpoint import unasked
 
@@ -59,11 +57,9 @@ def eval_card(
     adapters = adapters_of(wish, config)
     prices = prices_of(unasked(wish.server.endpoint, wish.server.model), wish.server.price)
     agents = agents_of(adapters, wish, prices, key_of(wish.server))
-    instances = load_rows(_beside(config, wish.data), ",".join(wish.ids))
-    invalid: dict[str, str] = {}
-    if wish.validation:
-        instances, invalid = Validations.read(Path(_beside(config, wish.validation))).sorted_out(instances)
-    folders = open_runs(output, wish, adapters, instances, digest(instances, invalid))
+    validation = Path(_beside(config, wish.validation)) if wish.validation else None
+    instances, invalid, data = load_valid(_beside(config, wish.data), ",".join(wish.ids), validation)
+    folders = open_runs(output, wish, adapters, instances, data)
 
     def parts_of(name: str, note: Callable[[str], None]) -> AttemptParts:
         parts = standard_parts(agents[name], PHASES, note, invalid=invalid)
@@ -108,11 +104,7 @@ def _conclude(output: Path, *, as_json: bool) -> int:
 
 
 def _card(folder: Path) -> CardReport:
-    """Return the card in a folder, or that of a single run.
-
-    Raises:
-        UsageError: The folder has neither, or a file in it is damaged.
-    """
+    """Return the card in a folder, or that of a single run."""
     from dataclasses import replace
 
     from m3agent.evals.card.model import report_on
@@ -146,7 +138,7 @@ async def _serve(folder: Path, port: int) -> None:
 
     import asyncio
 
-    from m3agent.evals.card.watch import watched
+    from m3agent.evals.card.page import watched
     from m3agent.serving.embedded.http_app import served
 
     try:

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.settings.options import Flags, takes_settings
-from m3agent.cli.common import (
-    argument,
-    option,
-    print_bytes,
-    run,
-    say,
-    settings_in,
-    state_folder,
-)
+from m3agent.cli.common import argument, option, print_bytes, run, say, settings_in, state_folder
 from m3agent.cli.eval.app import eval_app, parts
 from m3agent.util.counted import counted
 from m3agent.util.errors import UsageError
@@ -172,11 +164,7 @@ async def _print_candidates(repo: Path, history: CommitHistory, wish: CreateRequ
 
 
 async def _fill(
-    history: CommitHistory,
-    output: Path,
-    wish: CreateRequest,
-    timeout: float,
-    rewriter: Rewriter | None,
+    history: CommitHistory, output: Path, wish: CreateRequest, timeout: float, rewriter: Rewriter | None
 ) -> int:
     from m3agent.evals.create.create import create
     from m3agent.evals.create.folder import CreatedFolder
@@ -244,10 +232,10 @@ def _minor(text: str | None) -> str | None:
 def _kinds(text: str | None) -> tuple[str, ...]:
     from m3agent.evals.create.statement import KINDS
 
-    found = KINDS if text is None else tuple(part.strip() for part in text.split(","))
-    if unknown := [kind for kind in found if kind not in KINDS]:
+    chosen = KINDS if text is None else tuple(part.strip() for part in text.split(","))
+    if unknown := [kind for kind in chosen if kind not in KINDS]:
         raise UsageError(f"--kinds {printable_line(unknown[0], 40)!r}: the kinds are {', '.join(KINDS)}.")
-    return found
+    return chosen
 
 
 def _name(text: str | None) -> str | None:

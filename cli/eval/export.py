@@ -41,11 +41,11 @@ def export(
     instances = load_rows(rows, ids)
     exporter = Exporter(output, state_folder(), *parts(print_note))
     write = exporter.harbor if form == "harbor" else exporter.swebench
-    found = run(write(instances, _teller(len(instances))))
-    print_bytes("".join(f"{one.instance_id}\n" for one in found if not one.reason).encode())
-    if any(one.machine_failed for one in found):
+    results = run(write(instances, _teller(len(instances))))
+    print_bytes("".join(f"{one.instance_id}\n" for one in results if not one.reason).encode())
+    if any(one.machine_failed for one in results):
         raise typer.Exit(3)
-    raise typer.Exit(1 if any(one.reason for one in found) else 0)
+    raise typer.Exit(1 if any(one.reason for one in results) else 0)
 
 
 def _teller(total: int) -> Callable[[Exported], None]:

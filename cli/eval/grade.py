@@ -7,21 +7,22 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from m3agent.cli.common import AsJson, argument, option, print_bytes, run, say
 from m3agent.cli.eval.app import Ids, Rows, Validation, counter, eval_app, load_rows, parts
-from m3agent.util.errors import EnvironmentFault, UsageError
+from m3agent.util.errors import UsageError
 from m3agent.util.sanitize import columns_of, print_note, print_text, printable_line
 from m3agent.util.table import fitting_wrapped, wrapped
 
 if TYPE_CHECKING:
-    from m3agent.evals.grade.grade_all import Graded
+    from m3agent.evals.data.instance import Instance
+    from m3agent.evals.grade.validate import Graded
     from m3agent.evals.grade.validate import Validation as Validated
 
 Workers = Annotated[
@@ -57,11 +58,13 @@ def eval_validate(
     Exit codes: 0 all are valid; 1 some are not; 2 wrong use; 3 sandbox or environment; 130 interrupted (with -o, the same
     command continues).
     """
+    from m3agent.agent.report.write import check_target, write_page
     from m3agent.evals.grade.validate import Validations, validate_all
     from m3agent.evals.run.progress import ValidationProgress
 
     instances = load_rows(rows, ids)
-    _check_output(output)
+    if output is not None:
+        check_target(output)
     known = Validations.read(output).found if output is not None and output.exists() else {}
     progress = ValidationProgress(len(instances), _workers(workers))
     environments, grader = parts(progress.say)
@@ -71,11 +74,11 @@ def eval_validate(
         if not was_known:
             known[one.instance_id] = one
             if output is not None:
-                _write(output, Validations.text(known.values()))
+                write_page(output, Validations.text(known.values()).encode())
         progress.finished(one, known=was_known)
 
     with progress:
-        found = run(
+        validations = run(
             validate_all(
                 instances,
                 environments,
@@ -89,15 +92,15 @@ def eval_validate(
             )
         )
     if as_json:
-        print_bytes(Validations.text(found).encode())
+        print_bytes(Validations.text(validations).encode())
     else:
-        print_text(_validation_table(found, columns_of(sys.stdout)), end="")
-        if any(one.valid for one in found):
+        print_text(_validation_table(validations, columns_of(sys.stdout)), end="")
+        if any(one.valid for one in validations):
             kept = [] if output is None else ["--validation", str(output)]
             say(f"next: {shlex.join(['m3agent', 'eval', 'run', rows, '-o', 'RUN', *kept])} --endpoint URL")
-    if any(one.machine_failed for one in found):
+    if any(one.machine_failed for one in validations):
         raise typer.Exit(3)
-    raise typer.Exit(0 if all(one.valid for one in found) else 1)
+    raise typer.Exit(0 if all(one.valid for one in validations) else 1)
 
 
 @eval_app.command("grade")
@@ -119,18 +122,10 @@ def eval_grade(
     """
     from m3agent.evals.data.predictions import REFERENCE, read_predictions
     from m3agent.evals.data.results import Verdict
-    from m3agent.evals.grade.grade_all import grade_all
-    from m3agent.evals.grade.validate import Validations
+    from m3agent.evals.grade.validate import Validations, grade_all
 
     instances = load_rows(rows, ids)
-    if predictions == REFERENCE:
-        if any(not i.answer.patch for i in instances):
-            raise UsageError(
-                "Tasks of Harbor have a script as their reference: `m3agent eval validate` runs it."
-            )
-        patches = {i.id: i.answer.patch.encode(errors="surrogateescape") for i in instances}
-    else:
-        patches = read_predictions(Path(predictions))
+    patches = _references(instances) if predictions == REFERENCE else read_predictions(Path(predictions))
     there = {instance.id for instance in instances}
     if ids is None and (unknown := sorted(set(patches) - there)):
         raise UsageError(f"{predictions} has a patch for {unknown[0]}, which is not in {rows}.")
@@ -141,7 +136,7 @@ def eval_grade(
         if instance.id not in patches:
             say(f"there is no patch for {instance.id}")
     environments, grader = parts(print_note, official=official)
-    found = run(
+    grades = run(
         grade_all(
             wanted,
             patches,
@@ -150,41 +145,33 @@ def eval_grade(
             workers=_workers(workers),
             validations=None if validation is None else Validations.read(validation),
             folder=logs,
-            on_done=_teller(len(wanted), lambda g: (g.instance_id, g.strict.verdict, g.strict.reason)),
+            on_done=_teller(len(wanted)),
         )
     )
     if as_json:
-        print_bytes(_grades_json(found))
+        print_bytes(_grades_json(grades))
     else:
-        print_text(_grade_table(found, columns_of(sys.stdout)), end="")
-    raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in found) else 0)
+        print_text(_grade_table(grades, columns_of(sys.stdout)), end="")
+    raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in grades) else 0)
 
 
 def _workers(given: int | None) -> int:
     return given or os.cpu_count() or 1
 
 
-def _check_output(output: Path | None) -> None:
-    if output is not None and not output.absolute().parent.is_dir():
-        raise UsageError(f"There is no folder {output.absolute().parent} for {output.name}.")
+def _references(instances: list[Instance]) -> dict[str, bytes]:
+    if not all(instance.answer.patch for instance in instances):
+        raise UsageError("Tasks of Harbor have a script as their reference: `m3agent eval validate` runs it.")
+    return {each.id: each.answer.patch.encode(errors="surrogateescape") for each in instances}
 
 
-def _write(path: Path, text: str) -> None:
-    from m3agent.util.atomic_write import write_whole
-
-    try:
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise EnvironmentFault(f"{path} cannot be written ({error.strerror}).") from None
-
-
-def _teller(total: int, row: Callable[[Any], tuple[str, str, str]]) -> Callable[[Any], None]:
-    """Return a callback that prints the result of each instance."""
+def _teller(total: int) -> Callable[[Graded], None]:
+    """Return a callback that prints the grade of each instance."""
     count = counter(total)
 
-    def tell(one: Any) -> None:
-        ident, verdict, reason = row(one)
-        count(f"{ident}: {verdict}{f' ({reason})' if reason else ''}")
+    def tell(graded: Graded) -> None:
+        strict = graded.strict
+        count(f"{graded.instance_id}: {strict.verdict}{f' ({strict.reason})' if strict.reason else ''}")
 
     return tell
 
@@ -228,41 +215,39 @@ def _fitted(rows: list[tuple[str, ...]], width: int, dropped: tuple[str, ...]) -
     return table, left_out
 
 
-def _grade_table(found: list[Graded], width: int) -> str:
+def _grade_table(grades: list[Graded], width: int) -> str:
     head = ("INSTANCE", "STRICT", "OFFICIAL", "FIXED", "KEPT", "SECONDS", "REASON")
     rows = [
         (
-            one.instance_id,
-            one.strict.verdict,
-            _official(one),
-            f"{one.strict.fail_to_pass.passed}/{one.strict.fail_to_pass.total}",
-            f"{one.strict.pass_to_pass.passed}/{one.strict.pass_to_pass.total}",
-            f"{one.strict.seconds:.1f}",
-            _short(one.strict.reason),
+            each.instance_id,
+            each.strict.verdict,
+            _official(each),
+            f"{each.strict.fail_to_pass.passed}/{each.strict.fail_to_pass.total}",
+            f"{each.strict.pass_to_pass.passed}/{each.strict.pass_to_pass.total}",
+            f"{each.strict.seconds:.1f}",
+            _short(each.strict.reason),
         )
-        for one in found
-    ]
-    resolved = sum(one.strict.verdict == "resolved" for one in found)
-    said = [f"{resolved} of {len(found)} resolved by m3agent's rules"]
-    asked = [one for one in found if one.official is not None and one.official.resolved is not None]
-    if asked:
-        said[0] += (
-            f", {sum(bool(o.official and o.official.resolved) for o in asked)} of {len(asked)} by the official ones"
-        )
-    said += [
-        f"they differ on {one.instance_id}: {one.strict.verdict} ({_short(one.strict.reason) or 'all tests passed'}) "
-        f"against {_official(one)}"
-        for one in found
-        if one.differs and one.official is not None
-    ]
-    if why := [o.official.reason for o in found if o.official is not None and o.official.resolved is None]:
-        said.append(f"no official verdict on {len(why)} of {len(found)}: {min(why)}")
-    limits = Counter(one.strict.blind for one in found if one.strict.blind)
-    said += [
-        f"m3agent's rules saw less on {number} of {len(found)}: {blind}" for blind, number in limits.items()
+        for each in grades
     ]
     table, _ = _fitted([head, *rows], width, ("SECONDS", "KEPT", "FIXED", "OFFICIAL"))
-    return table + "".join(f"{line}\n" for each in said for line in wrapped(each, width))
+    return table + "".join(f"{line}\n" for each in _notes(grades) for line in wrapped(each, width))
+
+
+def _notes(grades: list[Graded]) -> Iterator[str]:
+    """Yield what a person should know of all grades."""
+    by_official = Counter(map(_official, grades))
+    asked = by_official["resolved"] + by_official["unresolved"]
+    resolved = sum(each.strict.verdict == "resolved" for each in grades)
+    also = f", {by_official['resolved']} of {asked} by the official ones" if asked else ""
+    yield f"{resolved} of {len(grades)} resolved by m3agent's rules{also}"
+    for each in (each for each in grades if each.differs):
+        why = _short(each.strict.reason) or "all tests passed"
+        yield f"they differ on {each.instance_id}: {each.strict.verdict} ({why}) against {_official(each)}"
+    unknown = [each.official.reason for each in grades if each.official and each.official.resolved is None]
+    if unknown:
+        yield f"no official verdict on {len(unknown)} of {len(grades)}: {min(unknown)}"
+    for blind, number in Counter(each.strict.blind for each in grades if each.strict.blind).items():
+        yield f"m3agent's rules saw less on {number} of {len(grades)}: {blind}"
 
 
 def _official(one: Graded) -> str:

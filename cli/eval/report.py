@@ -14,9 +14,8 @@ from m3agent.util.sanitize import columns_of
 
 if TYPE_CHECKING:
     from m3agent.evals.data.run_folder import RunFolder
-    from m3agent.evals.report.compare import RunComparison
     from m3agent.evals.report.counting import Tally
-    from m3agent.evals.report.model import RunReport
+    from m3agent.evals.report.model import RunComparison, RunReport
 
 
 @eval_app.command()
@@ -52,8 +51,8 @@ def report(
     """
     from m3agent.agent.report.write import write_page
     from m3agent.evals.data.run_folder import RunFolder
-    from m3agent.evals.report.compare import compare as compared
     from m3agent.evals.report.counting import tally_of
+    from m3agent.evals.report.model import compare as compared
     from m3agent.evals.report.model import report_of
 
     page = None if output in (None, "-") else Path(str(output))
@@ -91,16 +90,7 @@ def report(
 
 
 def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:
-    """Check the options before any work is done.
-
-    Args:
-        page: The file for the page; None without one.
-        files: All files to write; None for options that are not given.
-        both: Whether both a page and JSON go to stdout.
-
-    Raises:
-        UsageError: The options conflict, or a file cannot be written.
-    """
+    """Check the options before any work is done."""
     from m3agent.agent.report.write import check_target
 
     if both:

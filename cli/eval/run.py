@@ -16,7 +16,7 @@ import typer
 
 from m3agent.agent.settings.options import Flags, takes_settings
 from m3agent.cli.common import AsJson, option, print_bytes, run, say, settings_in, state_folder
-from m3agent.cli.eval.app import Ids, Rows, Validation, eval_app, load_rows
+from m3agent.cli.eval.app import Ids, Rows, Validation, eval_app, load_valid
 from m3agent.util.counted import counted
 from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.sanitize import print_note, print_text
@@ -108,22 +108,17 @@ def eval_run(
     Exit codes: 0 every attempt has a result; 2 wrong use; 3 some have none because the machine or the model server
     failed; 130 interrupted.
     """
-    from m3agent.evals.data.load import digest
     from m3agent.evals.data.results import RunConfig
-    from m3agent.evals.grade.validate import Validations
     from m3agent.evals.run.evaluate import evaluate
     from m3agent.evals.run.parts import standard_parts
 
     if attempts is not None and pass_k is not None:
         raise UsageError("--attempts and --pass-k both say how many attempts: give one of them.")
     choose_agent = _agent(flags, agent_command, agent_name, agent_env, agent_minutes)
-    instances = load_rows(rows, ids)
-    invalid: dict[str, str] = {}
-    if validation is not None:
-        instances, invalid = Validations.read(validation).sorted_out(instances)
+    instances, invalid, data = load_valid(rows, ids, validation)
     name, command, agent_settings, agent, seconds = choose_agent()
     config = RunConfig(
-        data=digest(instances, invalid),
+        data=data,
         instances=tuple(instance.id for instance in instances),
         agent=name,
         command=command,
@@ -141,11 +136,7 @@ def eval_run(
 
 
 def _agent(
-    flags: Flags,
-    command: str | None,
-    name: str | None,
-    variables: str | None,
-    minutes: float | None,
+    flags: Flags, command: str | None, name: str | None, variables: str | None, minutes: float | None
 ) -> Callable[[], AgentChoice]:
     """Refuse options that do not go together; return what then chooses the agent and prints its model server."""
     from m3agent import __version__
@@ -220,13 +211,7 @@ def _endpoint(settings: Settings) -> EndpointChoice:
 
 
 def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
-    """Print the results of a run, with a score only if every attempt has a result; return the exit code.
-
-    Args:
-        folder: The run's folder.
-        output: The value of the option -o, for messages.
-        as_json: Whether to print JSON.
-    """
+    """Print the results of a run, with a score only if every attempt has a result; return the exit code."""
     from m3agent.evals.data.results import Verdict
 
     results = folder.results()
@@ -234,7 +219,7 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
     counts = Counter(result.verdict for result in results)
     graded = len(results) - counts[Verdict.INVALID]
     if as_json:
-        found: dict[str, object] = {
+        figures: dict[str, object] = {
             "folder": str(folder.path),
             "complete": left == 0,
             "attempts": len(folder.wanted()),
@@ -242,8 +227,8 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
             "verdicts": {verdict: counts[verdict] for verdict in Verdict},
         }
         if left == 0:
-            found |= {"resolved": counts[Verdict.RESOLVED], "counted": graded}
-        print_bytes(json.dumps(found, indent=2).encode() + b"\n")
+            figures |= {"resolved": counts[Verdict.RESOLVED], "counted": graded}
+        print_bytes(json.dumps(figures, indent=2).encode() + b"\n")
     if left:
         why = Counter(result.reason for result in results if result.verdict is Verdict.INFRA).most_common(1)
         told = f" Most often: {why[0][0].rstrip('.')}." if why else ""
@@ -268,7 +253,7 @@ def _why_none(folder: RunFolder, results: Sequence[AttemptRecord]) -> str:
 
     ends = Counter((one.verdict, one.reason) for one in results if one.verdict is not Verdict.INVALID)
     [((verdict, reason), number)] = ends.most_common(1)
-    said = f"{number} of {ends.total()} ended as {verdict}{f' ({reason})' if reason else ''}"
+    ended = f"{number} of {ends.total()} ended as {verdict}{f' ({reason})' if reason else ''}"
     if verdict is Verdict.EMPTY and folder.config.settings.get("engine") == "embedded":
-        said += f"; {BLIND}: name a language model with --endpoint"
-    return said
+        ended += f"; {BLIND}: name a language model with --endpoint"
+    return ended

@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.settings.options import Flags, takes_settings
-from m3agent.cli.common import (
-    AsJson,
-    Repo,
-    option,
-    print_bytes,
-    run,
-    say,
-    settings_in,
-    state_folder,
-)
+from m3agent.cli.common import AsJson, Repo, option, print_bytes, run, say, settings_in, state_folder
 from m3agent.cli.eval.app import eval_app
 from m3agent.cli.verify import SETTINGS
 from m3agent.util.sanitize import columns_of, print_text, printable_line
@@ -30,8 +21,8 @@ if TYPE_CHECKING:
     from m3agent.agent.ui.activity import Activity
     from m3agent.agent.verify.accuracy import Measured, Trial
     from m3agent.evals.create.history import CommitHistory
-    from m3agent.evals.verdicts.fixes import Fix
     from m3agent.evals.verdicts.trial import FixTrials
+    from m3agent.evals.verdicts.variants import Fix
 
 MOST_REASON = 100
 """Most characters of a reason in a line."""
@@ -94,10 +85,10 @@ async def _measure(repo: Path, flags: Flags, most: int, seed: int, *, again: boo
         async for fix in _fixes(history, measured):
             if len({trial.commit for trial in measured.trials}) >= most:
                 break
-            found = await _tried(work, fix, activity)
+            trials = await _tried(work, fix, activity)
             measured = measured.model_copy(
-                update={"trials": (*measured.trials, *found)}
-                if found
+                update={"trials": (*measured.trials, *trials)}
+                if trials
                 else {"silent": (*measured.silent, fix.commit)}
             )
             await asyncio.to_thread(write, kept, measured)
@@ -109,27 +100,27 @@ async def _fixes(history: CommitHistory, measured: Measured) -> AsyncIterator[Fi
     import asyncio
 
     from m3agent.evals.create.mine import Bounds
-    from m3agent.evals.verdicts.fixes import fixes_of
+    from m3agent.evals.verdicts.variants import fixes_of
 
     known = measured.commits
-    found = fixes_of(history, Bounds())
-    while (fix := await asyncio.to_thread(next, found, None)) is not None:
+    fixes = fixes_of(history, Bounds())
+    while (fix := await asyncio.to_thread(next, fixes, None)) is not None:
         if fix.commit not in known:
             yield fix
 
 
 async def _tried(work: FixTrials, fix: Fix, activity: Activity) -> list[Trial]:
     """Verify the variants of a fix, and tell each verdict."""
-    found: list[Trial] = []
+    trials: list[Trial] = []
     name = f"{fix.commit[:12]} {printable_line(fix.title, 60)}"
     activity.say(name)
     async for trial in work.of(fix):
-        found.append(trial)
+        trials.append(trial)
         reason = printable_line(trial.reason, MOST_REASON)
         activity.say(f"  {trial.kind}: {trial.verdict}: {reason} ({trial.seconds:.0f} s)")
-    if not found:
+    if not trials:
         activity.say("  left out: no test is red without it and passes with it")
-    return found
+    return trials
 
 
 def _table(trials: Sequence[Trial], width: int) -> str:

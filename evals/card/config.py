@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from m3agent.evals.run.other_agent import PLACEHOLDER
+from m3agent.evals.run.other_agent import PLACEHOLDER, check_placeholders
 from m3agent.util.errors import UsageError
 from m3agent.util.sanitize import printable_line, quoted
 
@@ -84,7 +84,6 @@ class Server(_Part):
     endpoint: Text
     """Its address, such as `http://127.0.0.1:8000/v1`."""
     model: Text
-    """The model's name."""
     key: Text = ""
     """Name of the environment variable with its key; empty if it wants none."""
     price: Text | None = None
@@ -125,7 +124,6 @@ class CardConfig(_Part):
     server: Server
     budget: Budget = Budget()
     agents: tuple[str | Adapter, ...] = Field(min_length=1)
-    """Names of adapters, or agents of your own."""
 
     def kept(self) -> CardConfig:
         """Return the configuration without what may be secret: a password in the endpoint, and values of variables."""
@@ -151,10 +149,6 @@ def read_config(path: Path) -> CardConfig:
 
 def adapters_of(config: CardConfig, path: Path) -> list[Adapter]:
     """Return the adapters of a card, in its order.
-
-    Args:
-        config: The configuration.
-        path: Its file, for messages.
 
     Raises:
         UsageError: An adapter is unknown or malformed, or its program is not installed.
@@ -182,10 +176,6 @@ def known_adapters() -> list[str]:
 def check_adapter(adapter: Adapter, where: Path) -> None:
     """Refuse an adapter that cannot work.
 
-    Args:
-        adapter: The adapter.
-        where: The file in which it stands, for messages.
-
     Raises:
         UsageError: A name cannot be used, a placeholder is unknown, the issue is missing, or the program is not installed.
     """
@@ -194,31 +184,24 @@ def check_adapter(adapter: Adapter, where: Path) -> None:
             f"{where}: the agent's name {adapter.name!r} cannot be a folder's name: use letters and digits."
         )
     texts = (*adapter.command, *adapter.variables.values())
-    names = {name for text in texts for name in PLACEHOLDER.findall(text)}
-    if unknown := sorted(names - PLACEHOLDERS):
-        known = ", ".join(f"{{{name}}}" for name in sorted(PLACEHOLDERS))
+    check_placeholders(texts, PLACEHOLDERS, f"{where}: the command of {adapter.name}")
+    if wrong := [name for name in adapter.variables if not VARIABLE.fullmatch(name)]:
         raise UsageError(
-            f"{where}: {adapter.name} has {{{unknown[0]}}}, which is not a placeholder: the placeholders are {known}."
+            f"{where}: {adapter.name} sets {wrong[0]!r}, which is not the name of a variable besides HOME and PATH."
         )
-    if not adapter.command or "issue" not in names:
+    if wrong := [name for name in adapter.files if not _is_below_home(name)]:
         raise UsageError(
-            f"{where}: the command of {adapter.name} has no {{issue}}: it would not know the task."
+            f"{where}: {adapter.name} writes {wrong[0]!r}, which is not a path in its home folder."
         )
-    for variable in adapter.variables:
-        if not VARIABLE.fullmatch(variable):
-            raise UsageError(
-                f"{where}: {adapter.name} sets {variable!r}, which is not the name of a variable besides HOME and PATH."
-            )
-    for home_file in adapter.files:
-        parts = Path(home_file).parts
-        if not parts or Path(home_file).is_absolute() or ".." in parts:
-            raise UsageError(
-                f"{where}: {adapter.name} writes {home_file!r}, which is not a path in its home folder."
-            )
     for program in (adapter.command[0], *adapter.version[:1]):
         if shutil.which(program) is None:
             how = f": {adapter.install}" if adapter.install else ": give its path, or put it on PATH"
             raise UsageError(f"{where}: {adapter.name} needs the program {program}, which is not here{how}.")
+
+
+def _is_below_home(file: str) -> bool:
+    path = Path(file)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 
 
 def version_of(adapter: Adapter) -> str:

@@ -19,9 +19,8 @@ from pydantic import ValidationError
 from m3agent.evals.card.run import VERIFICATION
 from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.data.run_folder import RunFolder
-from m3agent.evals.report.compare import RunComparison, compare
 from m3agent.evals.report.counting import Tally, tally_of
-from m3agent.evals.report.model import RunReport, report_of
+from m3agent.evals.report.model import RunComparison, RunReport, compare, report_of
 from m3agent.evals.run.attempt import LEAK_PROOF
 from m3agent.evals.run.other_agent import TRAFFIC
 from m3agent.evals.run.traffic import Traffic
@@ -83,7 +82,6 @@ class AgentResult:
     name: str
     """Name of its folder."""
     report: RunReport
-    """The report of its run."""
     traffic: dict[str, int]
     """Sums of `SUMS` over its attempts."""
     first_seconds: float | None
@@ -91,7 +89,6 @@ class AgentResult:
     tools: tuple[str, ...]
     """Names of the tools that it offered the model."""
     sampling: dict[str, Any]
-    """Its last sampling settings."""
     blame: dict[str, int]
     """Number of attempts without success by what they are put down to."""
     done: Done
@@ -108,13 +105,11 @@ class CardReport:
 
     agents: tuple[AgentResult, ...]
     instances: tuple[str, ...]
-    """Ids of the instances."""
     numbers: int
     """Attempts of each agent at each instance."""
     pairs: tuple[RunComparison, ...]
     """The agents in pairs; empty while attempts are missing."""
     missing: int
-    """Number of attempts without a result."""
     command: tuple[str, ...] = ()
     """The command that made the card; empty if it is not known."""
     config: dict[str, Any] | None = None
@@ -123,9 +118,6 @@ class CardReport:
 
 def report_on(folders: Sequence[RunFolder]) -> CardReport:
     """Return the card of some agents' runs.
-
-    Args:
-        folders: The runs, in the order in which they are shown.
 
     Raises:
         UsageError: A record is damaged.
@@ -152,7 +144,6 @@ def _agent(folder: RunFolder, tally: Tally) -> AgentResult:
     attempts = tuple(_attempt(folder, ident, number) for ident, number in folder.wanted())
     known = [attempt.traffic for attempt in attempts if attempt.traffic is not None]
     firsts = [traffic.first_seconds for traffic in known if traffic.first_seconds is not None]
-    graded = [attempt for attempt in attempts if attempt.verified]
     report = report_of(tally)
     return AgentResult(
         name=folder.path.name,
@@ -162,7 +153,7 @@ def _agent(folder: RunFolder, tally: Tally) -> AgentResult:
         tools=tuple(sorted({tool for traffic in known for tool in traffic.tools})),
         sampling=known[-1].sampling if known else {},
         blame=dict(Counter(attempt.blame for attempt in attempts if attempt.blame)),
-        done=_done(graded),
+        done=_done(attempts),
         forged=len(report.forged),
         leaks=sum(attempt.leak for attempt in attempts),
         attempts=attempts,
@@ -171,7 +162,9 @@ def _agent(folder: RunFolder, tally: Tally) -> AgentResult:
 
 def _done(attempts: Sequence[CardAttempt]) -> Done:
     pairs = Counter(
-        (attempt.verified == VERIFIED, attempt.verdict == Verdict.RESOLVED) for attempt in attempts
+        (attempt.verified == VERIFIED, attempt.verdict == Verdict.RESOLVED)
+        for attempt in attempts
+        if attempt.verified
     )
     return Done(pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False])
 

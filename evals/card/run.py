@@ -15,15 +15,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from m3agent.evals.card.config import Adapter, Budget, CardConfig, version_of
+from m3agent.evals.card.config import Adapter, CardConfig, version_of
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import Grade, OfficialGrade, RunConfig
 from m3agent.evals.data.run_folder import RunFolder
-from m3agent.evals.run.attempt import EvalAttempt
 from m3agent.evals.run.child import OUTPUT, run_child
 from m3agent.evals.run.counting_proxy import Guard
+from m3agent.evals.run.evaluate import make_one, maker_here, work_off
 from m3agent.evals.run.other_agent import CountedEndpoint, OtherAgent
-from m3agent.evals.run.parts import AttemptListener, AttemptParts
+from m3agent.evals.run.parts import AttemptParts
 from m3agent.evals.run.progress import RunProgress
 from m3agent.serving.client.prices import Prices
 from m3agent.util.atomic_write import write_whole
@@ -44,9 +44,7 @@ class CardFile(BaseModel):
     agents: tuple[str, ...]
     """Names of the agents' folders, in the order of the configuration."""
     command: tuple[str, ...] = ()
-    """The command that made the card."""
     config: dict[str, Any]
-    """The configuration."""
 
 
 def agents_of(
@@ -57,40 +55,24 @@ def agents_of(
     Raises:
         UsageError: A limit in dollars is asked for, and the server's prices are not known.
     """
-    if config.budget.dollars is not None and prices is None:
+    server, budget = config.server, config.budget
+    if budget.dollars is not None and prices is None:
         raise UsageError(
-            f"budget.dollars cannot be enforced: the prices of {config.server.endpoint} are not known. "
+            f"budget.dollars cannot be enforced: the prices of {server.endpoint} are not known. "
             "Give server.price, or a budget of tokens."
         )
-    endpoint = CountedEndpoint(
-        config.server.endpoint, prices, config.server.model, partial(_guard, key, config.budget)
-    )
-    seconds = config.budget.minutes * 60
+    guard_of = partial(Guard, key, budget.tokens, budget.dollars)
+    endpoint = CountedEndpoint(server.endpoint, prices, server.model, guard_of)
     return {
-        adapter.name: OtherAgent(adapter.command, adapter.variables, seconds, endpoint, adapter.files)
-        for adapter in adapters
+        each.name: OtherAgent(each.command, each.variables, budget.minutes * 60, endpoint, each.files)
+        for each in adapters
     }
 
 
-def _guard(key: str | None, budget: Budget) -> Guard:
-    return Guard(key, budget.tokens, budget.dollars)
-
-
 def open_runs(
-    output: Path,
-    config: CardConfig,
-    adapters: Sequence[Adapter],
-    instances: Sequence[Instance],
-    data: str,
+    output: Path, config: CardConfig, adapters: Sequence[Adapter], instances: Sequence[Instance], data: str
 ) -> list[RunFolder]:
     """Create the run folder of each agent, or open those that exist.
-
-    Args:
-        output: The card's folder.
-        config: The configuration.
-        adapters: The agents.
-        instances: The instances.
-        data: Digest of the instances.
 
     Raises:
         UsageError: A folder has results of another configuration.
@@ -150,12 +132,8 @@ def make_card(
     """Make every attempt that the agents' runs lack.
 
     Args:
-        folders: The agents' runs. Their folders' names are the agents' names.
-        instances: The instances.
         parts_of: Creates the parts of an agent's attempts, from its name and a function that receives notes.
-        say: Receives notes for the user before the run.
         run: Runs the attempts, and raises KeyboardInterrupt where they are interrupted.
-        workers: Number of attempts at a time.
 
     Raises:
         UsageError: Another process works in one of the folders.
@@ -168,21 +146,15 @@ def make_card(
         kept = [result for folder in folders for result in folder.kept()]
         progress = RunProgress(sum(len(folder.wanted()) for folder in folders), kept, workers)
         stack.enter_context(progress)
-        parts = {folder.path: parts_of(folder.path.name, progress.say) for folder in folders}
+        makers = {path: maker_here(parts_of(path.name, progress.say), lock) for path, lock in locks.items()}
         queue = turns(folders)
 
-        async def work() -> None:
-            for folder, ident, number in queue:
-                await _attempt(
-                    folder, known[ident], number, parts[folder.path], progress, (locks[folder.path],)
-                )
+        async def attempt(what: tuple[RunFolder, str, int]) -> None:
+            folder, ident, number = what
+            label = f"{folder.path.name}: {ident}"
+            await make_one(folder, known[ident], number, makers[folder.path], progress, label)
 
-        async def all_work() -> None:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(workers):
-                    group.create_task(work())
-
-        run(all_work())
+        run(work_off(lambda: next(queue, None), attempt, workers, asyncio.Event()))
 
 
 def turns(folders: Sequence[RunFolder]) -> Iterator[tuple[RunFolder, str, int]]:
@@ -196,22 +168,6 @@ def turns(folders: Sequence[RunFolder]) -> Iterator[tuple[RunFolder, str, int]]:
         for folder in (*folders[first:], *folders[:first]):
             if attempt in left[folder.path]:
                 yield folder, *attempt
-
-
-async def _attempt(
-    folder: RunFolder,
-    instance: Instance,
-    number: int,
-    parts: AttemptParts,
-    progress: RunProgress,
-    hold: tuple[int, ...],
-) -> None:
-    label = f"{folder.path.name}: {instance.id}"
-    place = folder.begin(instance.id, number)
-    listener = AttemptListener(lambda phase: progress.phase(label, number, phase), say=progress.say)
-    result, patch = await EvalAttempt(instance, number, place, parts, listener, hold).make()
-    folder.finish(result, patch)
-    progress.finished(result.model_copy(update={"instance_id": label}))
 
 
 def verifying(parts: AttemptParts) -> AttemptParts:

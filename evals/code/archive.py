@@ -5,11 +5,15 @@ Only objects and refs are taken: nothing that git could execute or follow to ano
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tarfile
+import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from m3agent.evals.data.instance import DataError
 from m3agent.sandbox.store.git import run_git
@@ -33,7 +37,6 @@ def unpack(archive: Path, target: Path) -> None:
 
     Args:
         archive: The tar file, compressed or not. Its content is untrusted.
-        target: Path of the new repository; it must not exist yet.
 
     Raises:
         DataError: The tar cannot be read; it contains no bare repository; or a member is a link, is a device
@@ -45,15 +48,15 @@ def unpack(archive: Path, target: Path) -> None:
     raw.mkdir(parents=True)
     try:
         _extract(archive, raw)
-        found = _bare(raw)
-        if found is None:
+        bare = _bare(raw)
+        if bare is None:
             raise DataError(f"{archive} holds no bare repository (a folder with objects and refs)")
-        run_git("init", "--quiet", "--bare", "--template=", f"--object-format={_hash(found)}", str(target))
+        run_git("init", "--quiet", "--bare", "--template=", f"--object-format={_hash(bare)}", str(target))
         for name in TAKEN:
-            if (found / name).exists():
+            if (bare / name).exists():
                 if (target / name).is_dir():
                     shutil.rmtree(target / name)
-                (found / name).rename(target / name)
+                (bare / name).rename(target / name)
         for name in BORROWED:
             (target / "objects" / "info" / name).unlink(missing_ok=True)
     finally:
@@ -71,14 +74,11 @@ def _extract(archive: Path, raw: Path) -> None:
 
 
 def extract_files(tar: tarfile.TarFile, folder: Path, most_bytes: int, *, links: bool = False) -> None:
-    """Unpack the files and folders of an untrusted tar into a folder. Of a file's mode, only `executable` is kept.
+    """Unpack the files and folders of an untrusted tar into an empty folder. Of a file's mode, only `executable` is kept.
 
     `TarFile.extractall` has no filters in Python 3.11.3 and older, which Debian 12 has.
 
     Args:
-        tar: The open tar.
-        folder: An empty folder.
-        most_bytes: Limit for all files together.
         links: Whether the tar may have links. Symbolic links are made last, so nothing is written through one.
 
     Raises:
@@ -92,16 +92,12 @@ def extract_files(tar: tarfile.TarFile, folder: Path, most_bytes: int, *, links:
     for number, member in enumerate(tar):
         if number == MOST_MEMBERS:
             raise ValueError(f"it has more than {MOST_MEMBERS} members")
-        path = PurePosixPath(member.name)
-        if path.is_absolute() or ".." in path.parts or "\0" in member.name:
-            raise ValueError(f"its member {member.name!r} is outside the archive")
-        if links and member.issym():
-            targets[folder / path] = member.linkname
+        path = folder / _plain_path(member, links=links)
+        if member.issym():
+            targets[path] = member.linkname
             continue
-        if not (member.isreg() or member.isdir() or (links and member.islnk())):
-            raise ValueError(f"its member {member.name!r} is a link or a device")
         # a hard link has size 0, and its file's content
-        left -= member.size if member.size > left else _place(tar, member, folder / path)
+        left -= member.size if member.size > left else _place(tar, member, path)
         if left < 0:
             raise ValueError(f"it unpacks to more than {most_bytes >> 30} GiB")
     for link in targets:
@@ -110,6 +106,16 @@ def extract_files(tar: tarfile.TarFile, folder: Path, most_bytes: int, *, links:
         if os.path.lexists(link):
             raise ValueError(f"its member {link.name!r} is there twice")
         link.symlink_to(target)
+
+
+def _plain_path(member: tarfile.TarInfo, *, links: bool) -> PurePosixPath:
+    """Return a member's path, after a check that the member may be unpacked."""
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts or "\0" in member.name:
+        raise ValueError(f"its member {member.name!r} is outside the archive")
+    if not (member.isreg() or member.isdir() or (links and (member.issym() or member.islnk()))):
+        raise ValueError(f"its member {member.name!r} is a link or a device")
+    return path
 
 
 def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> int:
@@ -152,3 +158,22 @@ def _hash(bare: Path) -> str:
     """Return the repository's object format. git records it in `config` if it is not the default, sha1."""
     config = bare / "config"
     return "sha256" if config.is_file() and b"sha256" in config.read_bytes().lower() else "sha1"
+
+
+@contextlib.contextmanager
+def archive_of(api: Any, container: str, path: str, most_bytes: int) -> Iterator[tarfile.TarFile]:
+    """Yield what is at a path of a container, as a tar.
+
+    Raises:
+        docker.errors.NotFound: There is nothing.
+        ValueError: It is too large.
+    """
+    stream, _ = api.get_archive(container, path)
+    with tempfile.TemporaryFile() as packed:
+        for piece in stream:
+            if packed.tell() + len(piece) > most_bytes:
+                raise ValueError(f"it is larger than {most_bytes >> 20} MiB")
+            packed.write(piece)
+        packed.seek(0)
+        with tarfile.open(fileobj=packed) as archive:
+            yield archive

@@ -1,29 +1,107 @@
-"""Check out an instance's code as a repository with a single commit.
+"""Check out an instance's code as a repository with a single commit, and show that it has nothing else.
 
-The upstream history is left out, because an agent could read the fix in it.
+The upstream history is left out, because an agent could read the fix in it. `codebase` keeps a read-only checkout of
+each base commit in the state folder, made once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import json
 import re
+import shutil
 import tempfile
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, ConfigDict, ValidationError, computed_field
 
 from m3agent.agent.repo.repository import GitCommandFailed, open_repository
 from m3agent.agent.repo.snapshot import borrowing_store
 from m3agent.evals.code.archive import unpack
 from m3agent.evals.code.code_image import code_image, commit_of_image
-from m3agent.evals.code.leak_proof import BRANCH, LeakProof, prove
 from m3agent.evals.data.files import BASE, commit_folder
 from m3agent.evals.data.instance import DataError, Source, Task
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
 from m3agent.sandbox.images.indexes import indexes_here
 from m3agent.sandbox.store.git import RAW_ATTRIBUTES, UNFINISHED, GitFailed, TreeStore, run_git
 from m3agent.util.errors import EnvironmentFault, UsageError
+
+BRANCH = "refs/heads/main"
+"""The only ref of a checkout."""
+
+_KEEPERS = (
+    *("logs", "FETCH_HEAD", "ORIG_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "worktrees", "modules"),
+    *("objects/info/alternates", "objects/info/http-alternates", "info/grafts"),
+    *("hooks", "branches", "remotes"),
+)
+"""Paths in a git directory that lead to other history or mention it."""
+
+
+class LeakProof(BaseModel):
+    """What a repository contains, counted after the checkout."""
+
+    model_config = ConfigDict(frozen=True)
+
+    head: str
+    """Id of the commit that is checked out."""
+    matches: bool | None
+    """Whether `head` is the task's base; None if the base is unknown."""
+    commits: int
+    """Number of commits in the object store, reachable or not."""
+    refs: tuple[str, ...]
+    objects: int
+    reachable: int
+    """Number of objects that `head` reaches."""
+    keepers: tuple[str, ...] = ()
+    """Other things that lead to more history or mention it, such as remotes and reflogs."""
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's documented pattern
+    @property
+    def clean(self) -> bool:
+        """Whether the repository contains the base commit and nothing else."""
+        return (
+            self.matches is not False
+            and self.commits == 1
+            and self.refs == (BRANCH,)
+            and self.objects == self.reachable
+            and not self.keepers
+        )
+
+
+def prove(repository: Path, base_commit: str = "") -> LeakProof:
+    """Inspect a repository with a work tree. Only m3agent may have written to it.
+
+    Args:
+        base_commit: The id that `HEAD` should have; empty if it is unknown.
+
+    Raises:
+        SandboxError: git cannot read the repository.
+    """
+
+    git_dir = repository.absolute() / ".git"
+
+    def lines(*args: str) -> list[str]:
+        done = run_git(*args, env={"GIT_DIR": str(git_dir), "GIT_NO_REPLACE_OBJECTS": "1"})
+        return done.stdout.decode(errors="replace").split("\n")[:-1]
+
+    head = lines("rev-parse", "HEAD^{commit}")[0]
+    kinds = lines("cat-file", "--batch-all-objects", "--unordered", "--buffer", "--batch-check=%(objecttype)")
+    remotes = (f"remote {name}" for name in lines("remote"))
+    return LeakProof(
+        head=head,
+        matches=head == base_commit if base_commit else None,
+        commits=kinds.count("commit"),
+        refs=tuple(lines("for-each-ref", "--format=%(refname)")),
+        objects=len(kinds),
+        reachable=len(lines("rev-list", "--objects", "--no-object-names", head)),
+        keepers=(*remotes, *(name for name in _KEEPERS if (git_dir / name).exists())),
+    )
+
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NOT_THERE = ("couldn't find remote ref", "not our ref")
@@ -39,12 +117,8 @@ def checkout(task: Task, target: Path, *, cache: Path | None = None) -> LeakProo
     equal to the commit's, byte for byte. This function blocks.
 
     Args:
-        task: The task whose base commit is checked out.
         target: A folder that is absent or empty.
         cache: A folder that keeps unpacked archives and fetched commits. Several processes may share it.
-
-    Returns:
-        The result of inspecting the new repository for other history.
 
     Raises:
         DataError: The source is damaged, or lacks the commit that the task names.
@@ -70,17 +144,13 @@ def checkout(task: Task, target: Path, *, cache: Path | None = None) -> LeakProo
 
 
 def _commit(task: Task, mirror: Path, ref: str) -> str:
-    """Return the id of the commit that a ref of the mirror names.
-
-    Raises:
-        DataError: The ref is missing, or its commit is not the task's base.
-    """
-    found = run_git(
+    """Return the id of the commit that a ref of the mirror names."""
+    parsed = run_git(
         *("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"),
         env={"GIT_DIR": str(mirror.absolute()), "GIT_NO_REPLACE_OBJECTS": "1"},
         ok=(0, 1),
     )
-    what, commit = f"{task.instance_id}: {task.source.location}", found.stdout.decode().strip()
+    what, commit = f"{task.instance_id}: {task.source.location}", parsed.stdout.decode().strip()
     if not commit:
         raise DataError(f"{what} does not have {ref}")
     if task.base_commit and commit != task.base_commit:
@@ -151,10 +221,10 @@ def _borrow(folder: Path, ref: str, mirror: Path) -> tuple[Path, str]:
         raise EnvironmentFault(str(error)) from None
     borrowing_store(repository, mirror)
     with contextlib.suppress(GitCommandFailed):  # the ref is missing, which is reported later
-        found = repository.git(
+        parsed = repository.git(
             "--no-replace-objects", "rev-parse", "--verify", "--quiet", "--end-of-options", ref
         )
-        ref = found.decode().strip()
+        ref = parsed.decode().strip()
     return mirror, ref
 
 
@@ -202,3 +272,93 @@ def _key(source: Source) -> str | None:
     else:
         return None
     return hashlib.sha256(repr(content).encode()).hexdigest()[:32]
+
+
+WORK, PROOF = "work", "proof.json"
+CODE = Path("evals", "code")
+"""Folder below the state folder for checkouts, unpacked archives and fetched commits."""
+
+
+@dataclass(frozen=True)
+class Codebase:
+    """A checkout and the proof that it contains no other history."""
+
+    path: Path
+    proof: LeakProof
+
+
+def codebase(task: Task, state: Path) -> Codebase:
+    """Return the checkout of a task's base commit; create it if it is missing. This function blocks.
+
+    Raises:
+        EnvironmentFault: The checkout cannot be created.
+        DataError: The data names a wrong commit, or the checkout contains more than its own commit.
+        EngineUnavailable, EnvironmentBuildFailed, ImageMissing: The image that has the code is not available.
+    """
+    kept = state / CODE
+    try:
+        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentFault(f"{kept} cannot be made ({error.strerror}).") from None
+    folder = kept / _checkout_key(task, kept)
+    with (kept / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (kept_code := _read(folder)) is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            with tempfile.TemporaryDirectory(dir=kept, prefix="unfinished-") as temporary:
+                new = Path(temporary) / "new"
+                new.mkdir()
+                proof = checkout(task, new / WORK, cache=kept)
+                (new / PROOF).write_text(proof.model_dump_json(), "utf-8")
+                new.rename(folder)
+            kept_code = Codebase(folder / WORK, proof)
+    if not kept_code.proof.clean:
+        raise DataError(
+            f"{task.instance_id}: its checkout holds more than its own commit, so an agent could find the fix there."
+        )
+    return kept_code
+
+
+def _read(folder: Path) -> Codebase | None:
+    try:
+        return Codebase(folder / WORK, LeakProof.model_validate_json((folder / PROOF).read_bytes()))
+    except (OSError, ValidationError):
+        return None
+
+
+def _checkout_key(task: Task, kept: Path) -> str:
+    """Return a hash of the checkout's inputs.
+
+    These are the source's kind and location, the ref, the base commit and the state of the source's content.
+    """
+    made_from = [
+        task.source.kind,
+        task.source.location,
+        task.source.ref,
+        task.base_commit,
+        _stamp(task, kept),
+    ]
+    return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:24]
+
+
+def _stamp(task: Task, kept: Path) -> list[object]:
+    """Return values that change when the source's content changes.
+
+    The list is empty for git sources, where the commit id is enough.
+    """
+    source = task.source
+    if source.kind == "image":
+        return [code_image(task.environment, kept, lambda _: None, threading.Event()).ident]
+    path = Path(source.location)
+    if source.kind == "git" or not path.exists():
+        return []
+    if source.kind == "archive":
+        info = path.stat()
+        return [info.st_size, info.st_mtime_ns]
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")):
+        if file.is_symlink():
+            digest.update(f"{file.relative_to(path)} -> {file.readlink()}\0".encode())
+        elif file.is_file():
+            digest.update(f"{file.relative_to(path)}\0{file.stat().st_mode}\0".encode() + file.read_bytes())
+    return [digest.hexdigest()]

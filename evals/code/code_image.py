@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from m3agent.evals.code.archive import extract_files
+from m3agent.evals.code.archive import archive_of, extract_files
 from m3agent.evals.data.files import commit_folder, files_in
 from m3agent.evals.data.instance import DataError, DockerContext, Environment
 from m3agent.sandbox.backends.engine import connect
@@ -35,12 +35,6 @@ def code_image(
 ) -> Image:
     """Return the image of an environment as its author made it; pull or build it if it is not here. Blocking.
 
-    Args:
-        environment: The environment; it names an image or has a Dockerfile.
-        kept: Folder for logs and locks.
-        say: Receives notes for the user.
-        stop: Ends a build early.
-
     Raises:
         ImageMissing: No registry has it, and there is no Dockerfile; or the Dockerfile's own base is missing.
         EnvironmentBuildFailed: The build fails.
@@ -50,11 +44,11 @@ def code_image(
     try:
         name, context = environment.image, environment.dockerfile
         if name is not None:
-            found = local_image(api, name)
-            if found is None and pull(name, say):
-                found = local_image(api, name)
-            if found is not None:
-                return found
+            image = local_image(api, name)
+            if image is None and pull(name, say):
+                image = local_image(api, name)
+            if image is not None:
+                return image
             if context is None:
                 raise ImageMissing(f"no registry has {name}")
         assert context is not None
@@ -107,19 +101,11 @@ def _copy_out(image: Image, path: str, target: Path) -> None:
     try:
         container: str = api.create_container(image.name, command=["true"], entrypoint=[])["Id"]
         try:
-            stream, _ = api.get_archive(container, f"{path}/.")  # with the dot, a link is followed
-            with tempfile.TemporaryFile() as packed:
-                for piece in stream:
-                    if packed.tell() > MOST_BYTES:
-                        raise DataError(f"{path} in {image.name} is larger than {MOST_BYTES >> 30} GiB")
-                    packed.write(piece)
-                packed.seek(0)
-                with tarfile.open(fileobj=packed) as archive:
-                    extract_files(archive, target, MOST_BYTES, links=True)
+            # with the dot, a link is followed
+            with archive_of(api, container, f"{path}/.", MOST_BYTES) as archive:
+                extract_files(archive, target, MOST_BYTES, links=True)
         except NotFound:
             raise DataError(f"{image.name} has no folder {path}") from None
-        except DataError:
-            raise
         except (tarfile.TarError, ValueError) as error:
             raise DataError(f"the code in {path} of {image.name} cannot be used: {error}") from None
         finally:

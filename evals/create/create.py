@@ -1,29 +1,117 @@
-"""Create instances: validate the candidates of a history, newest first, until there are enough."""
+"""Create instances: validate the candidates of a history, newest first, until there are enough.
+
+An instance's environment (Python version, packages, installation) follows from its files and its date.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from m3agent.evals.create.folder import CreatedFolder, ValidatedCandidate, instance_id, pack, row_of
 from m3agent.evals.create.graded import Validated
-from m3agent.evals.create.history import CommitHistory
+from m3agent.evals.create.history import Commit, CommitHistory
 from m3agent.evals.create.mine import Bounds, MinedCommit, examine
-from m3agent.evals.create.recipe import recipe_of
 from m3agent.evals.create.statement import KINDS, cleaned_message, kind_of, statement_of
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.swebench import read_row
-from m3agent.sandbox.images.debian import BASES
+from m3agent.sandbox.declared.declared import Declared, acceptable_pythons, read_declared
+from m3agent.sandbox.declared.types import Files, ScanResult, table
+from m3agent.sandbox.images.debian import BASES, RELEASED
+from m3agent.sandbox.images.environment import files_of
+from m3agent.sandbox.store.workspace import Workspace
 from m3agent.util.sanitize import printable_line
+
+SETTLED = timedelta(days=183)
+"""How long after a Python release most packages had wheels for it."""
+UNKNOWN = "0.0.0"
+CLASSIFIER = re.compile(r"Programming Language :: Python :: 3\.(\d+)\b")
+BUILD_FILES = ("pyproject.toml", "setup.cfg", "setup.py")
+
+# Build tools that take the version from git's tags, which an instance does not have. Each has a pattern for
+# its name in build files, and the variable that sets the version instead (from the tool's documentation).
+VERSIONED_BY_TAGS = (
+    (
+        re.compile(r"setuptools[_-]scm|hatch-vcs|flit[_-]scm|vcs[_-]versioning", re.IGNORECASE),
+        "SETUPTOOLS_SCM_PRETEND_VERSION",
+    ),
+    (re.compile(r"\bpbr\b"), "PBR_VERSION"),
+    (re.compile(r"poetry-dynamic-versioning"), "POETRY_DYNAMIC_VERSIONING_BYPASS"),
+    (re.compile(r"pdm-backend|pdm-pep517"), "PDM_BUILD_SCM_VERSION"),
+)
+
+
+def recipe_of(
+    history: CommitHistory, base: str, commit: Commit, python: str | None, available: Sequence[str] = ()
+) -> tuple[dict[str, Any], str]:
+    """Return a row's `environment`, without the command that names test files, and its `version`.
+
+    Args:
+        python: The minor version to use, whatever the project declares; None to choose one.
+    """
+    files = files_of(Workspace(history.store, base))
+    declared = read_declared(files)
+    texts = [files.text(name, ScanResult()) or "" for name in BUILD_FILES]
+    release = history.release(base)
+    minor = python or choose_python(accepted(declared, texts), commit.date.date(), available)
+    lines = [line.partition(" --hash")[0] for line in declared.requirements]
+    has_pytest = any(canonicalize_name(Requirement(line).name) == "pytest" for line in lines)
+    return {
+        "python_official": minor,
+        "python_used": minor,
+        "base": None,
+        "requirements_txt": "".join(f"{line}\n" for line in lines) or None,
+        "packages": None,
+        "pip_packages": [] if has_pytest else ["pytest"],
+        "pre_install": [],
+        "install": "python -m pip install -e ." if is_installable(files) else None,
+        "env": {name: release or UNKNOWN for sign, name in VERSIONED_BY_TAGS if any(map(sign.search, texts))},
+        "test_cmd": "pytest -rA",
+        "extra_pip": [],
+        "services": [],
+        "exclude_newer": commit.date.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }, release or ""
+
+
+def choose_python(accepts: Sequence[str], day: date, available: Sequence[str] = ()) -> str:
+    """Return the newest minor version that was settled on `day`, else the oldest one.
+
+    Args:
+        accepts: Minor versions that the project accepts; empty for any. If none of them is available, all
+            available versions are considered.
+    """
+    known = [minor for minor in RELEASED if not available or minor in available]
+    fit = [minor for minor in known if not accepts or minor in accepts] or known or list(RELEASED)
+    settled = [minor for minor in fit if RELEASED[minor] + SETTLED <= day]
+    return max(settled, key=RELEASED.__getitem__) if settled else min(fit, key=RELEASED.__getitem__)
+
+
+def accepted(declared: Declared, texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the minor versions that the project declares as accepted, else those in its classifiers."""
+    named = {f"3.{minor}" for text in texts for minor in CLASSIFIER.findall(text)}
+    return acceptable_pythons(declared) or tuple(sorted(named))
+
+
+def is_installable(files: Files) -> bool:
+    """Return whether pip can install the tree. A pyproject.toml may exist only to configure other tools."""
+    whole = files.toml("pyproject.toml", ScanResult())
+    return "setup.py" in files.paths or bool(
+        table(whole, "project") or table(whole, "build-system") or table(whole, "tool", "poetry")
+    )
+
 
 WINDOW = 200
 """Number of commits to examine before the likeliest fixes among them are validated."""
@@ -50,9 +138,7 @@ class CreateRequest:
     python: str | None = None
     """Minor version of Python, such as `3.11`; overrides what the project declares."""
     bounds: Bounds = field(default_factory=Bounds)
-    """Largest size of a change."""
     kinds: Collection[str] = KINDS
-    """Kinds of instances to make."""
 
 
 @dataclass
@@ -60,11 +146,8 @@ class CommitCounts:
     """Counts of examined commits."""
 
     commits: int = 0
-    """Number of examined commits."""
     candidates: int = 0
-    """How many of them are candidates."""
     rejected: Counter[str] = field(default_factory=Counter)
-    """Number of rejected commits, by reason."""
 
 
 async def candidates(
@@ -79,13 +162,13 @@ async def candidates(
     window: list[MinedCommit] = []
     commits = await asyncio.to_thread(lambda: list(history.commits(wish.since, wish.until)))
     for commit in commits:
-        found = await asyncio.to_thread(examine, history, commit, wish.bounds)
+        examined = await asyncio.to_thread(examine, history, commit, wish.bounds)
         seen.commits += 1
-        if isinstance(found, str):
-            seen.rejected[found] += 1
+        if isinstance(examined, str):
+            seen.rejected[examined] += 1
         else:
             seen.candidates += 1
-            window.append(found)
+            window.append(examined)
         if time.monotonic() - told_at > TELL_EVERY:
             told_at = time.monotonic()
             say(f"looked at {seen.commits} of {len(commits)} commits: {seen.candidates} candidates")
@@ -109,13 +192,6 @@ async def create(
     rewrite: Rewrite | None = None,
 ) -> CommitCounts:
     """Fill the folder until it has enough instances or the history ends.
-
-    Args:
-        made: The folder.
-        wish: What to create.
-        validate: Validates a candidate.
-        say: Receives notes for the user.
-        rewrite: Writes the issues; None to take them from the commits' messages.
 
     Raises:
         EnvironmentFault: The repository is damaged, or the folder cannot be written.
@@ -170,18 +246,17 @@ async def _try(
         try:
             instance = read_row(Fields(row, row["instance_id"]), Path(scratch))
         except DataError as error:  # nobody could read the row
-            found = Validated(reason=str(error))
+            validated = Validated(reason=str(error))
         else:
-            found = await validate(instance, logs)
-    reason = found.reason or (
-        "" if found.fail_to_pass else "no test fails before the fix and passes after it"
+            validated = await validate(instance, logs)
+    reason = validated.reason or (
+        "" if validated.fail_to_pass else "no test fails before the fix and passes after it"
     )
-    errors = _errors(found)
+    errors = _errors(validated)
     kind = "" if reason else kind_of(candidate, errors)
     unwanted = bool(kind) and kind not in wish.kinds
-    counts = (
-        f"{len(found.fail_to_pass)} fail before and pass after, {len(found.pass_to_pass)} pass both times"
-    )
+    fixed, kept = len(validated.fail_to_pass), len(validated.pass_to_pass)
+    counts = f"{fixed} fail before and pass after, {kept} pass both times"
     tried = ValidatedCandidate(
         verdict="invalid" if reason else LEFT_OUT if unwanted else "valid",
         reason=reason or (f"its kind is {kind}" if unwanted else counts),
@@ -196,7 +271,7 @@ async def _try(
         statement = statement_of(candidate, errors)
         if rewrite is not None and (text := await rewrite(candidate, errors)) is not None:
             statement = text, "model"
-        whole = row_of(made.repo, candidate, recipe, statement, found) | {"kind": kind}
+        whole = row_of(made.repo, candidate, recipe, statement, validated) | {"kind": kind}
     await asyncio.to_thread(made.add, candidate.commit.sha, tried, whole, history.store)
     return tried
 

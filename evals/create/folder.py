@@ -75,14 +75,7 @@ class _File(BaseModel):
 
 
 class CreatedFolder:
-    """A folder of instances that is being created.
-
-    Attributes:
-        path: The folder.
-        repo: Name of the repository.
-        tried: Validated candidates, by the id of the fix's commit.
-        rows: Rows by instance id.
-    """
+    """A folder of instances that is being created."""
 
     def __init__(
         self, path: Path, repo: str, tried: dict[str, ValidatedCandidate], rows: dict[str, dict[str, Any]]
@@ -171,15 +164,7 @@ def row_of(
     statement: tuple[str, str],
     found: Validated,
 ) -> dict[str, Any]:
-    """Return the row of an instance: SWE-bench's fields and the additional ones of `docs/eval-create.md`.
-
-    Args:
-        repo: Name of the repository, `owner/name`.
-        candidate: The commit.
-        recipe: The environment and the version, as `recipe_of` returns them.
-        statement: The text and its origin, as `statement_of` returns them.
-        found: The result of the validation.
-    """
+    """Return the row of an instance: SWE-bench's fields and the additional ones of `docs/eval-create.md`."""
     ident = instance_id(repo, candidate.base)
     environment, version = recipe
     tests = " ".join(candidate.test_files)
@@ -227,9 +212,9 @@ def _read(path: Path, repo: str) -> tuple[_File, dict[str, dict[str, Any]]]:
                 row = json.loads(line)
                 rows[row["instance_id"]] = row
     except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
-        said = str(error).splitlines()[0]
+        why = str(error).splitlines()[0]
         raise UsageError(
-            f"{path} cannot be continued because its files are damaged ({said}): give a new folder."
+            f"{path} cannot be continued because its files are damaged ({why}): give a new folder."
         ) from None
     return file, rows
 
@@ -242,11 +227,6 @@ def pack(store: TreeStore, refs: Mapping[str, str], name: str) -> bytes:
     """Return the archive, a gzipped tar that contains the bare repository `name`.git: a commit for each ref, and no history.
 
     The same commits give the same bytes, however git had packed the source repository.
-
-    Args:
-        store: The store that has the commits.
-        refs: Commit ids by ref name. The commits have no parents.
-        name: Name of the repository.
 
     Raises:
         GitFailed: The store lacks objects of these commits.

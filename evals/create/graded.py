@@ -49,7 +49,6 @@ class GradedValidator:
 
         Args:
             instance: Its source is an archive with its base commit; its lists of tests are empty.
-            folder: An empty folder for logs.
 
         Raises:
             SandboxError: This machine failed, for example because the engine is unreachable. Faults of the

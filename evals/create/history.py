@@ -30,13 +30,11 @@ class Commit:
     """A commit."""
 
     sha: str
-    """Its id."""
     parent: str | None
     """Id of its first parent; None if it has none, or if the history is cut off here."""
     merged: tuple[str, ...]
     """Ids of its other parents."""
     date: datetime
-    """Its committer date."""
     message: str
 
 
@@ -90,9 +88,9 @@ class CommitHistory:
     def changes(self, old: str, new: str) -> list[CommitChange]:
         """Return the paths that differ between two commits. A rename is a removed file and a new file."""
         out = self.store.git("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old, new)
-        found = out.split(b"\0")
+        fields = out.split(b"\0")
         changes = []
-        for meta, path in zip(found[:-1:2], found[1::2], strict=True):
+        for meta, path in zip(fields[:-1:2], fields[1::2], strict=True):
             old_mode, new_mode, before, after, _ = meta.removeprefix(b":").decode().split()
             name = path.decode(errors="surrogateescape")
             changes.append(CommitChange(name, int(old_mode, 8), int(new_mode, 8), before, after))
@@ -132,16 +130,14 @@ class CommitHistory:
             out = self.store.git("describe", "--tags", "--abbrev=0", "--match=*[0-9].[0-9]*", commit)
         except GitFailed:  # no such tag
             return None
-        found = RELEASE.search(out.decode(errors="replace"))
-        return found[0] if found else None
+        version = RELEASE.search(out.decode(errors="replace"))
+        return version[0] if version else None
 
 
 def open_history(path: Path, scratch: Path, name: str | None = None) -> CommitHistory:
     """Open the history of the repository that contains `path`; `path` may also be a bare repository.
 
     Args:
-        path: A path in the repository.
-        scratch: Folder in which the store is created.
         name: Name of the repository; None to derive it from its origin or its folder.
 
     Raises:
@@ -175,13 +171,13 @@ def _tags(repository: Repository) -> bytes:
 def _name(repository: Repository) -> str:
     """Return the end of the origin's address, `owner/name`; without an origin, the folder's name."""
     address = origin_url(repository) or ""
-    found = (
+    match = (
         re.search(r"[/:]([^/:]+)/([^/]+?)(?:\.git)?/?$", address)
         if "://" in address or "@" in address
         else None
     )
     folder = repository.root or repository.git_dir
-    return f"{found[1]}/{found[2]}" if found else folder.name.removesuffix(".git")
+    return f"{match[1]}/{match[2]}" if match else folder.name.removesuffix(".git")
 
 
 @functools.cache

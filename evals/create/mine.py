@@ -82,7 +82,6 @@ class MinedCommit:
     test_patch: str
     """Its change of the tests, to be applied after `patch`."""
     paths: tuple[str, ...]
-    """All changed paths."""
     test_files: tuple[str, ...]
     """Python test files that it adds or changes."""
     test_names: frozenset[str]
@@ -116,39 +115,52 @@ def _examined(history: CommitHistory, commit: Commit, base: str, bounds: Bounds)
     tests = [change for change in changes if is_test_file(change.path)]
     others = [change for change in changes if not is_test_file(change.path)]
     runnable = [change for change in tests if _is_runnable(change.path)]
-    python = [change for change in others if _is_source(change.path)]
-    if not python:
-        return "changes no Python source"
-    if not any(change.new_mode != ABSENT for change in runnable):
-        return "changes no test module"
-    old, new = _contents(history, python)
-    if same_meaning(*_without_generated(old, new)):
-        return "changes only layout, comments, names of files or generated code"
-    adds, names = added_tests(*_contents(history, runnable))
-    if not adds:
-        return "adds no test and changes none"
-    if not history.whole(base):
-        return "objects missing"
-    raw = history.diff(base, commit.sha, [change.path for change in others])
-    raw_tests = history.diff(base, commit.sha, [change.path for change in tests])
-    if changed_lines(raw) > bounds.lines or len(raw) + len(raw_tests) > MOST_PATCH:
-        return "too large"
-    try:
-        patch, test_patch = raw.decode(), raw_tests.decode()
-    except UnicodeDecodeError:
-        return "text or names that are not UTF-8"
+    names = _names_added(history, [change for change in others if _is_source(change.path)], runnable)
+    if isinstance(names, str):
+        return names
+    patches = _patches(history, base, commit.sha, (others, tests), bounds)
+    if isinstance(patches, str):
+        return patches
     messages = (commit.message, *history.messages_merged(commit))
     return MinedCommit(
         commit,
         base,
-        patch,
-        test_patch,
+        *patches,
         paths=tuple(change.path for change in (*others, *tests)),
-        test_files=tuple(c.path for c in tests if _is_runnable(c.path) and c.new_mode != ABSENT),
+        test_files=tuple(change.path for change in runnable if change.new_mode != ABSENT),
         test_names=names,
         messages=messages,
         score=score(messages),
     )
+
+
+def _patches(
+    history: CommitHistory, base: str, sha: str, changes: Sequence[Sequence[CommitChange]], bounds: Bounds
+) -> tuple[str, str] | str:
+    """Return the patches of the code and of the tests, or why they are no part of an instance."""
+    if not history.whole(base):
+        return "objects missing"
+    raw, raw_tests = (history.diff(base, sha, [change.path for change in part]) for part in changes)
+    if changed_lines(raw) > bounds.lines or len(raw) + len(raw_tests) > MOST_PATCH:
+        return "too large"
+    try:
+        return raw.decode(), raw_tests.decode()
+    except UnicodeDecodeError:
+        return "text or names that are not UTF-8"
+
+
+def _names_added(
+    history: CommitHistory, python: Sequence[CommitChange], runnable: Sequence[CommitChange]
+) -> frozenset[str] | str:
+    """Return the names of the new tests, or why the changes of source and tests are none of a fix."""
+    if not python:
+        return "changes no Python source"
+    if all(change.new_mode == ABSENT for change in runnable):
+        return "changes no test module"
+    if same_meaning(*map(_without_generated, _contents(history, python))):
+        return "changes only layout, comments, names of files or generated code"
+    adds, names = added_tests(*_contents(history, runnable))
+    return names if adds else "adds no test and changes none"
 
 
 def changed_lines(patch: bytes) -> int:
@@ -196,15 +208,12 @@ def _contents(history: CommitHistory, changes: Sequence[CommitChange]) -> tuple[
     regular = 0o100000
     old = [c.old for c in changes if c.old_mode & 0o170000 == regular]
     new = [c.new for c in changes if c.new_mode & 0o170000 == regular]
-    found = history.store.get_blobs([*old, *new])
-    return found[: len(old)], found[len(old) :]
+    blobs = history.store.get_blobs([*old, *new])
+    return blobs[: len(old)], blobs[len(old) :]
 
 
-def _without_generated(old: list[bytes], new: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    def written(contents: list[bytes]) -> list[bytes]:
-        return [content for content in contents if not GENERATED.search(content[:500])]
-
-    return written(old), written(new)
+def _without_generated(contents: list[bytes]) -> list[bytes]:
+    return [content for content in contents if not GENERATED.search(content[:500])]
 
 
 @dataclass(frozen=True)
@@ -251,9 +260,6 @@ def added_tests(old: Sequence[bytes], new: Sequence[bytes]) -> tuple[bool, froze
     """Compare test files: did a test, or something that tests are made of, appear or change?
 
     All statements of a module and of its classes count, except imports and docstrings.
-
-    Returns:
-        Whether the new files contain a statement that the old ones lack; and the names of new test functions.
     """
     before, after = (list(_all(contents, within=True)) for contents in (old, new))
     gone, come = _difference(before, after)
@@ -271,12 +277,12 @@ def _difference(
 
     def surplus(side: Sequence[_Statement], sign: int) -> list[_Statement]:
         left = {text: sign * count for text, count in counts.items() if sign * count > 0}
-        found = []
+        more = []
         for one in side:
             if left.get(one.text, 0) > 0:
                 left[one.text] -= 1
-                found.append(one)
-        return found
+                more.append(one)
+        return more
 
     return surplus(old, 1), surplus(new, -1)
 

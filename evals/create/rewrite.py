@@ -64,20 +64,14 @@ class Rewriter:
     """Rewrites commits as issues."""
 
     client: Client
-    """The model."""
     store: TreeStore
     """Has the bases of the commits."""
     thinking: ThinkingMode
-    """The model's thinking mode."""
     say: Callable[[str], None]
     """Receives a note if an issue is not used."""
 
     async def __call__(self, candidate: MinedCommit, errors: Mapping[str, str]) -> str | None:
         """Return the issue. An issue that gives the fix away is sent back once.
-
-        Args:
-            candidate: The commit.
-            errors: Error text of each failing test before the fix, by test id.
 
         Returns:
             None if the second issue cannot be used either.
@@ -148,33 +142,32 @@ def leaks_of(text: str, candidate: MinedCommit, errors: Mapping[str, str], at_ba
     Names that the tests use are no leaks: without them nobody could pass the tests.
 
     Args:
-        text: The issue.
-        candidate: The commit that fixes it.
         errors: Error text of each failing test before the fix, by test id.
         at_base: Says which names the base has.
     """
     added, others = _lines(candidate.patch)
     told, kept = _plain(text), set(map(_plain, others))
-    found = [
+    leaks = [
         f"the fix's line `{line[:MOST_SHOWN]}`"
         for line in dict.fromkeys(map(_plain, added))
         if len(line) >= GIVEN_AWAY and line not in kept and line in told
     ]
-    known = set(WORD.findall("\n".join([*others, candidate.test_patch, *errors.values()])))
     words = set(WORD.findall(text))
+    known = set(WORD.findall("\n".join([*others, candidate.test_patch, *errors.values()])))
     as_code = set(WORD.findall(" ".join(AS_CODE.findall(text))))
     only = (words & set(WORD.findall("\n".join(added)))) - known
-    new = {word for word in only if word in as_code or CODE_WORD.search(word)}
-    if new:
-        found += [f"the name `{name}`, which only the fix has" for name in sorted(new - at_base(new))]
-    for path in candidate.paths:
-        name = PurePosixPath(path).name
-        if path.endswith(TEXTS):
-            continue
-        if _names(text, path) or (name not in GENERIC and _names(text, name)):
-            found.append(f"the file `{path}`")
+    if new := {word for word in only if word in as_code or CODE_WORD.search(word)}:
+        leaks += [f"the name `{name}`, which only the fix has" for name in sorted(new - at_base(new))]
+    leaks += [f"the file `{path}`" for path in candidate.paths if _tells_file(text, path)]
     tests = sorted(name for name in candidate.test_names & words if "_" in name)
-    return found + [f"the test `{name}`" for name in tests]
+    return leaks + [f"the test `{name}`" for name in tests]
+
+
+def _tells_file(text: str, path: str) -> bool:
+    name = PurePosixPath(path).name
+    names = {path} if name in GENERIC else {path, name}
+    pattern = rf"(?<![\w/.-])(?:{'|'.join(map(re.escape, names))})(?!\w)"
+    return not path.endswith(TEXTS) and re.search(pattern, text) is not None
 
 
 def _lines(patch: str) -> tuple[list[str], list[str]]:
@@ -186,7 +179,3 @@ def _lines(patch: str) -> tuple[list[str], list[str]]:
 
 def _plain(text: str) -> str:
     return " ".join(text.split())
-
-
-def _names(text: str, path: str) -> bool:
-    return re.search(rf"(?<![\w/.-]){re.escape(path)}(?!\w)", text) is not None

@@ -68,24 +68,19 @@ FIX = 2
 
 
 def statement_of(candidate: MinedCommit, errors: Mapping[str, str]) -> tuple[str, str]:
-    """Return the statement and its origin: `message`, `message and tests` or `tests`.
-
-    Args:
-        candidate: The commit.
-        errors: Error text of each failing test before the fix, by test id.
-    """
-    said = cleaned_message(candidate)
-    lines = [line for line in said.splitlines() if line.strip() and not REFERENCE.fullmatch(line)]
+    """Return the statement and its origin: `message`, `message and tests` or `tests`."""
+    message = cleaned_message(candidate)
+    lines = [line for line in message.splitlines() if line.strip() and not REFERENCE.fullmatch(line)]
     body = [line for line in lines[1:] if not line.startswith("* ")]  # titles of a squashed branch
     if len(re.findall(r"\w{2,}", " ".join(body))) >= TERSE:
-        return f"{said}\n", "message"
+        return f"{message}\n", "message"
     if not body:
-        said = "\n".join(line for line in said.splitlines() if not line.startswith("* ")).strip()
+        message = "\n".join(line for line in message.splitlines() if not line.startswith("* ")).strip()
     seen = seen_by_users(errors)
     if not lines:
         first = next((summary[0] for summary in map(first_error, errors.values()) if summary), "A fault")
-        return "\n\n".join(filter(None, (first, said, seen))) + "\n", "tests"
-    return f"{said}\n\n{seen}\n", "message and tests"
+        return "\n\n".join(filter(None, (first, message, seen))) + "\n", "tests"
+    return f"{message}\n\n{seen}\n", "message and tests"
 
 
 def cleaned_message(candidate: MinedCommit) -> str:
@@ -110,10 +105,10 @@ def seen_by_users(errors: Mapping[str, str]) -> str:
 
 def first_error(text: str) -> list[str]:
     """Return the error of a failing test: at most four lines, without file locations."""
-    said = [line[1:].strip() for line in text.splitlines() if re.match(r"E(?:\s|$)", line)]
-    if not said:
-        said = [line.strip() for line in text.splitlines() if ERROR.match(line.strip())][-1:]
-    lines = (ADDRESS.sub("0x", LOCATION.sub("", line)).strip() for line in said)
+    told = [line[1:].strip() for line in text.splitlines() if re.match(r"E(?:\s|$)", line)]
+    if not told:
+        told = [line.strip() for line in text.splitlines() if ERROR.match(line.strip())][-1:]
+    lines = (ADDRESS.sub("0x", LOCATION.sub("", line)).strip() for line in told)
     return [line[:ERROR_WIDTH] for line in lines if line][:ERROR_LINES]
 
 
@@ -169,10 +164,6 @@ def kind_of(candidate: MinedCommit, errors: Mapping[str, str]) -> Kind:
     """Tell a bug report from a feature, by what the tests show and what the message says.
 
     A feature's tests use names that the base does not have, so they fail for that reason and not for a wrong result.
-
-    Args:
-        candidate: The commit.
-        errors: Error text of each failing test before the fix, by test id.
     """
     new = NEW.match(_title(candidate.messages)) is not None
     missing = [any(map(MISSING.match, first_error(text))) for text in errors.values()]

@@ -60,9 +60,9 @@ def as_swebench(fields: Fields) -> Fields:
     benchmark = _benchmark_of(fields)
     if benchmark is None:
         return fields
-    found = benchmark.row(fields)
-    found["environment"] |= fields.inner("environment").values  # the row's own recipe wins
-    return Fields({**fields.values, **found}, fields.where)
+    row = benchmark.row(fields)
+    row["environment"] |= fields.inner("environment").values  # the row's own recipe wins
+    return Fields({**fields.values, **row}, fields.where)
 
 
 def _benchmark_of(fields: Fields) -> Benchmark | None:
@@ -86,7 +86,6 @@ def own_rules(fields: Fields, folder: Path | None) -> OwnRules | None:
     """Return the rules of a row's benchmark; None if it has none besides m3agent's and those of SWE-bench's package.
 
     Args:
-        fields: The row, with the fields of SWE-bench (`as_swebench`).
         folder: Folder of the rows' file; None for rows from the hub.
 
     Raises:
@@ -147,10 +146,7 @@ def _multi_row(fields: Fields) -> Row:
         "patch": fields.text("fix_patch"),
         "FAIL_TO_PASS": sorted(fields.inner("fixed_tests").values),
         "PASS_TO_PASS": sorted(fields.inner("p2p_tests").values),
-        "environment": {
-            "image": f"mswebench/{org}_m_{name}:pr-{number}".lower(),
-            "folder": f"/home/{name}",
-        },
+        "environment": {"image": f"mswebench/{org}_m_{name}:pr-{number}".lower(), "folder": f"/home/{name}"},
     }
 
 
@@ -298,11 +294,11 @@ def _beside(folder: Path | None, name: Path, repository: str) -> str:
 @functools.cache
 def _classes(folder: Path) -> dict[tuple[str, str], Path]:
     """Return the files of Multi-SWE-bench's classes, by organisation and name."""
-    found = {}
+    files = {}
     for path in sorted((folder / MULTI_CLASSES).glob("**/*.py")):
         for org, name in _REGISTERED.findall(path.read_text(encoding="utf-8", errors="replace")):
-            found[org, name] = path
-    return found
+            files[org, name] = path
+    return files
 
 
 def _literal(fields: Fields, name: str) -> Any:

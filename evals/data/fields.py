@@ -21,7 +21,6 @@ class Fields:
     it.
 
     Attributes:
-        values: The JSON object.
         where: Start of each error message, such as `rows.jsonl row 3`.
         prefix: Path of the object in the row, such as `environment.`; empty for the row itself.
     """

@@ -18,11 +18,7 @@ BASE = "refs/heads/base"
 _WHO = {
     f"GIT_{role}_{what}": value
     for role in ("AUTHOR", "COMMITTER")
-    for what, value in (
-        ("NAME", "base"),
-        ("EMAIL", "base@invalid"),
-        ("DATE", "2000-01-01T00:00:00+00:00"),
-    )
+    for what, value in (("NAME", "base"), ("EMAIL", "base@invalid"), ("DATE", "2000-01-01T00:00:00+00:00"))
 }
 
 
@@ -46,11 +42,6 @@ def id_of(path: Path) -> str:
 
 def within(folder: Path, name: str, what: str) -> Path:
     """Return the path of the file `name` in a folder, with links resolved.
-
-    Args:
-        folder: The data's folder.
-        name: The location in the data file.
-        what: Start of the error messages.
 
     Raises:
         DataError: The location leads out of the folder (an absolute path, `..`, a link), or is not an
@@ -78,11 +69,6 @@ def commit_folder(store: TreeStore, folder: Path, *, links: bool = False) -> str
     Left out are the files that test runs leave behind, files that the folder's `.gitignore` names, and
     `.git`.
 
-    Args:
-        store: Where to.
-        folder: What to store.
-        links: Whether it may have symbolic links.
-
     Raises:
         DataError: The folder cannot be read, or contains something other than such files.
         SandboxError: git or the disk fails.
@@ -102,7 +88,7 @@ def files_in(folder: Path, *, links: bool = False) -> list[str]:
     Raises:
         DataError: It cannot be read, or has other files (with `links`: other than symbolic links).
     """
-    found: list[str] = []
+    paths: list[str] = []
 
     def fail(error: OSError) -> None:
         raise unreadable(error.filename, error) from None
@@ -117,5 +103,22 @@ def files_in(folder: Path, *, links: bool = False) -> list[str]:
             mode = path.lstat().st_mode
             if not stat.S_ISREG(mode) and not (links and stat.S_ISLNK(mode)):
                 raise DataError(f"{path} is not a regular file: links and other special files are refused")
-            found.append(str(path.relative_to(folder)))
-    return found
+            paths.append(str(path.relative_to(folder)))
+    return paths
+
+
+def read_statement(path: Path) -> str:
+    """Return the text of an issue.
+
+    Raises:
+        DataError: The file cannot be read as UTF-8, or is empty.
+    """
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if not text.strip():
+        raise DataError(f"{path} is empty: it should say what goes wrong")
+    return text

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.evals.data.fields import Fields
-from m3agent.evals.data.files import files_in, id_of, unreadable, within
+from m3agent.evals.data.files import files_in, id_of, read_statement, unreadable, within
 from m3agent.evals.data.instance import (
     Answer,
     DataError,
@@ -84,7 +84,7 @@ def read_task(folder: Path) -> Instance:
         task=Task(
             instance_id=ident,
             repo=fields.inner("metadata").optional("repo") or name or ident,
-            statement=_statement(folder),
+            statement=read_statement(within(folder, INSTRUCTION, f"{folder}:")),
             source=Source(
                 kind="image", location=image or f"{DOCKERFILE} {dockerfile and dockerfile.content}", ref=code
             ),
@@ -110,11 +110,7 @@ def _toml(folder: Path) -> Fields:
 
 
 def _check_supported(fields: Fields, folder: Path) -> None:
-    """Check that a task is one of a single container.
-
-    Raises:
-        DataError: It is not; the message says what it needs.
-    """
+    """Check that a task is one of a single container."""
     version = fields.first("schema_version", "version") or ""
     if not version.startswith("1."):
         raise fields.wrong(
@@ -138,11 +134,7 @@ def _check_supported(fields: Fields, folder: Path) -> None:
 
 
 def _stages(context: Path) -> list[Stage]:
-    """Return the stages of the Dockerfile; empty if there is none.
-
-    Raises:
-        DataError: It has something that m3agent's builds do not support.
-    """
+    """Return the stages of the Dockerfile; empty if there is none."""
     path = context / DOCKERFILE
     if not path.exists():
         return []
@@ -153,29 +145,25 @@ def _stages(context: Path) -> list[Stage]:
 
 
 def _code_folder(environment: Fields, stages: list[Stage]) -> str:
-    """Return the folder of the code in the image: the working folder.
-
-    Raises:
-        DataError: None is named, or it is no folder of a project.
-    """
-    found = environment.optional("workdir")
-    if found is None:
+    """Return the folder of the code in the image: the working folder."""
+    code = environment.optional("workdir")
+    if code is None:
         folders: dict[str, str] = {}
-        found = ""
+        code = ""
         for stage in stages:
-            found = folders.get(stage.base.lower(), "")
+            code = folders.get(stage.base.lower(), "")
             for step in stage.steps:
                 if step.name == "WORKDIR":
-                    found = posixpath.join(found, step.text.strip().strip("\"'"))
-            folders[stage.name] = found
-    if not found:
+                    code = posixpath.join(code, step.text.strip().strip("\"'"))
+            folders[stage.name] = code
+    if not code:
         raise environment.wrong(
             "workdir", "it is missing, and the Dockerfile has no WORKDIR: where is the code?"
         )
-    found = posixpath.normpath(found)
-    if not FOLDER.fullmatch(found) or found.strip("/") in SYSTEM:
-        raise environment.malformed("workdir", found, "is no folder of a project")
-    return found
+    code = posixpath.normpath(code)
+    if not FOLDER.fullmatch(code) or code.strip("/") in SYSTEM:
+        raise environment.malformed("workdir", code, "is no folder of a project")
+    return code
 
 
 def _rules(fields: Fields, folder: Path) -> RewardRules:
@@ -200,12 +188,8 @@ def _rules(fields: Fields, folder: Path) -> RewardRules:
 
 
 def _tables(fields: Fields, name: str, text: str = "") -> list[Fields]:
-    """Return the tables of a list. With `text`, a string counts as a table with only this field.
-
-    Raises:
-        DataError: The list is malformed, or an entry is about another container or another place.
-    """
-    found = []
+    """Return the tables of a list. With `text`, a string counts as a table with only this field."""
+    tables = []
     values = fields.values.get(name) or []
     for value in values if isinstance(values, list) else [None]:
         entry = {text: value} if text and isinstance(value, str) else value
@@ -214,8 +198,8 @@ def _tables(fields: Fields, name: str, text: str = "") -> list[Fields]:
         for key in ("service", "destination", "exclude", "user"):
             if entry.get(key):
                 raise fields.wrong(name, f"an entry has {key}, which m3agent does not support")
-        found.append(Fields(entry, fields.where, f"{fields.prefix}{name}."))
-    return found
+        tables.append(Fields(entry, fields.where, f"{fields.prefix}{name}."))
+    return tables
 
 
 def _path(artifact: Fields) -> str:
@@ -226,13 +210,13 @@ def _path(artifact: Fields) -> str:
 
 
 def _variables(fields: Fields) -> dict[str, str]:
-    found = fields.variables("env")
-    for name, value in found.items():
+    variables = fields.variables("env")
+    for name, value in variables.items():
         if "${" in value:
             raise fields.wrong(
                 "env", f"{printable_line(name, 60)} takes its value from the machine of the run"
             )
-    return found
+    return variables
 
 
 def _seconds(verifier: Fields) -> float:
@@ -242,17 +226,6 @@ def _seconds(verifier: Fields) -> float:
     return float(value)
 
 
-def _statement(folder: Path) -> str:
-    path = within(folder, INSTRUCTION, f"{folder}:")
-    try:
-        text = path.read_bytes().decode()
-    except (OSError, UnicodeDecodeError):
-        raise DataError(f"{path} cannot be read as UTF-8") from None
-    if not text.strip():
-        raise DataError(f"{path} is empty")
-    return text
-
-
 def _hash(folder: Path) -> str:
     """Return a hash of a folder's files with their paths and modes."""
     whole = hashlib.sha256()
@@ -260,8 +233,10 @@ def _hash(folder: Path) -> str:
         path = folder / name
         try:
             with path.open("rb") as file:
-                one = hashlib.file_digest(file, "sha256").hexdigest()
-            whole.update(f"{name}\0{path.stat().st_mode & 0o100}\0{one}\n".encode(errors="surrogateescape"))
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            whole.update(
+                f"{name}\0{path.stat().st_mode & 0o100}\0{digest}\n".encode(errors="surrogateescape")
+            )
         except OSError as error:
             raise unreadable(path, error) from None
     return whole.hexdigest()

@@ -46,7 +46,6 @@ class DockerContext(_Model):
     """A folder with a Dockerfile."""
 
     folder: str = Field(exclude=True)
-    """Its path."""
     content: str
     """Hash of its files."""
 
@@ -59,9 +58,7 @@ class Environment(_Model):
     python: str | None = None
     """Minor version, such as `3.9`."""
     system_packages: tuple[str, ...] = ()
-    """Packages of the operating system."""
     requirements: tuple[str, ...] = ()
-    """Lines of a requirements file."""
     requirements_files: tuple[str, ...] = ()
     """Paths in the work tree; the first existing one provides more such lines."""
     pip_packages: tuple[str, ...] = ()

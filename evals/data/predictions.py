@@ -29,7 +29,7 @@ def read_predictions(path: Path) -> dict[str, bytes]:
         content = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {reason_of(error)}.") from None
-    found: dict[str, bytes] = {}
+    patches: dict[str, bytes] = {}
     for where, entry in _entries(path, content):
         ident = entry.get("instance_id")
         if not isinstance(ident, str) or not ident:
@@ -40,10 +40,10 @@ def read_predictions(path: Path) -> dict[str, bytes]:
         patch = entry[key]
         if patch is not None and not isinstance(patch, str):
             raise UsageError(f"{where} ({ident}): {key} is not a string.")
-        if ident in found:
+        if ident in patches:
             raise UsageError(f"{where}: {ident} occurs twice; give one patch for each instance.")
-        found[ident] = _as_bytes(patch or "")
-    return found
+        patches[ident] = _as_bytes(patch or "")
+    return patches
 
 
 def _as_bytes(patch: str) -> bytes:

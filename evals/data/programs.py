@@ -12,7 +12,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from m3agent.evals.data.files import commit_folder, id_of, unreadable, within
+from m3agent.evals.data.files import commit_folder, id_of, read_statement, unreadable, within
 from m3agent.evals.data.instance import Answer, DataError, Environment, Instance, Source, Task
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
@@ -50,7 +50,7 @@ def read_program(folder: Path, name: str) -> Instance:
     program = folder / PROGRAMS / name
     for needed in (f"{name}.py", f"test_{name}.py"):
         within(program, needed, f"{program}:")
-    statement = _text(within(program, STATEMENT, f"{program}:"))
+    statement = read_statement(within(program, STATEMENT, f"{program}:"))
     gold = within(folder / GOLD, f"{name}.py", f"{folder}:")
     try:
         commit, patch = _base_and_patch(program, f"{name}.py", gold.read_bytes())
@@ -93,15 +93,3 @@ def _base_and_patch(program: Path, path: str, gold: bytes) -> tuple[str, bytes]:
             TreeEntry(e.path, e.mode, blob if e.path == path else e.sha) for e in store.list_tree(commit)
         ]
         return commit, store.diff(commit, store.write_tree(entries))
-
-
-def _text(path: Path) -> str:
-    try:
-        text = path.read_bytes().decode()
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8") from None
-    except OSError as error:
-        raise unreadable(path, error) from None
-    if not text.strip():
-        raise DataError(f"{path} is empty: it should say what goes wrong")
-    return text

@@ -36,10 +36,6 @@ def read_environment(fields: Fields, image: str | None = None) -> Environment:
         eval_commands: Commands; only those that export a variable are used.
         exclude_newer: A date.
         requirements_files, system_packages, pre_install, install, image, folder: See `Environment`.
-
-    Args:
-        fields: The recipe.
-        image: The image to use if the recipe has none.
     """
     lines = _lines([*fields.texts("requirements_txt"), *fields.texts("requirements")])
     exact = _lines(fields.texts("pip_packages"))

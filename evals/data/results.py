@@ -53,7 +53,6 @@ class Grade(_Record):
     """The result of grading a patch under m3agent's own (strict) rules."""
 
     verdict: Verdict
-    """The outcome."""
     reason: str = ""
     """One sentence that explains the verdict; may be empty."""
     fail_to_pass: TestCount = TestCount(passed=0)
@@ -122,7 +121,6 @@ class AttemptRecord(_Record):
     verdict: Verdict
     reason: str = ""
     status: str = ""
-    """The end status that the agent reports."""
     grade: Grade | None = None
     official: OfficialGrade | None = None
     patch_bytes: int = 0
@@ -142,14 +140,11 @@ class RunConfig(_Record):
     data: str
     """Digest of the instances' content."""
     instances: tuple[str, ...]
-    """Ids of the instances."""
     agent: str
     """`m3agent` or the name of an adapter, with its version."""
     command: tuple[str, ...] = ()
     """The adapter's command; empty for m3agent itself."""
     settings: dict[str, str] = Field(default_factory=dict)
-    """The settings that the agent received."""
     attempts: int = Field(1, ge=1)
-    """Number of attempts at each instance."""
     timeouts: dict[str, float] = Field(default_factory=dict)
     """Time limit of each phase, in seconds, by the phase's name."""

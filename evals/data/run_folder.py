@@ -50,13 +50,7 @@ def config_hash(config: RunConfig) -> str:
 
 
 class RunFolder:
-    """A run on disk.
-
-    Attributes:
-        path: The folder.
-        config: The configuration of the run.
-        repos: Repository of each instance, by instance id.
-    """
+    """A run on disk."""
 
     def __init__(self, path: Path, config: RunConfig, repos: dict[str, str]) -> None:
         self.path = path
@@ -142,15 +136,15 @@ class RunFolder:
 
         What failed attempts left goes first. If the process is killed in between, the old run remains, without any result.
         """
-        found = self.read(self.path)
-        if found.config == self.config:
+        old = self.read(self.path)
+        if old.config == self.config:
             return
-        found._refuse_another(self.config)
+        old._refuse_another(self.config)
         if (self.path / ATTEMPTS).exists():
             shutil.rmtree(self.path / ATTEMPTS)
         self._write()
         say(
-            f"{self.path} has no result yet, so it now has another configuration ({_difference(found.config, self.config)})"
+            f"{self.path} has no result yet, so it now has another configuration ({_difference(old.config, self.config)})"
         )
 
     def _refuse_another(self, config: RunConfig) -> None:
@@ -223,8 +217,8 @@ class RunFolder:
 
     def results(self) -> list[AttemptRecord]:
         """Return the existing results, in the order of `wanted`."""
-        found = (self.result(ident, number) for ident, number in self.wanted())
-        return [result for result in found if result is not None]
+        results = (self.result(ident, number) for ident, number in self.wanted())
+        return [result for result in results if result is not None]
 
     def kept(self) -> list[AttemptRecord]:
         """Return the results that resuming the run keeps: those whose verdict is not `infra`."""

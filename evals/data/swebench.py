@@ -79,7 +79,6 @@ def read_row(fields: Fields, folder: Path | None) -> Instance:
     """Return the instance of a row.
 
     Args:
-        fields: The row.
         folder: Folder of the rows' file. Paths in the row are relative to it and must stay inside. None for
             rows from the hub, which have no folder.
 
@@ -156,8 +155,8 @@ def _environment(fields: Fields, recipe: Fields) -> Environment:
     if recipe.values:
         return read_environment(recipe)
     image = fields.first("image")
-    found = None if image else official_environment(fields.text("repo"), fields.optional("version") or "")
-    return read_environment(Fields(found or {}, fields.where, "environment."), image)
+    official = None if image else official_environment(fields.text("repo"), fields.optional("version") or "")
+    return read_environment(Fields(official or {}, fields.where, "environment."), image)
 
 
 def _test_command(fields: Fields, recipe: Fields, test_patch: str) -> str:
@@ -168,8 +167,8 @@ def _test_command(fields: Fields, recipe: Fields, test_patch: str) -> str:
         return match[1].strip()
     command = recipe.first("test_cmd")
     if command is None:
-        found = official_environment(fields.text("repo"), fields.optional("version") or "") or {}
-        command = Fields(found, fields.where, "environment.").first("test_cmd")
+        official = official_environment(fields.text("repo"), fields.optional("version") or "") or {}
+        command = Fields(official, fields.where, "environment.").first("test_cmd")
     if command is None:
         return ""
     files = [path for path in _CHANGED.findall(test_patch) if not path.endswith(_NOT_TESTS)]
@@ -190,17 +189,17 @@ def _runner(recipe: Fields, command: str, tests: Sequence[str], test_patch: str)
                 "test_runner", named, f"is no runner that can be graded; it is one of {known}"
             )
         return named
-    found = runner_of(command)
+    runner = runner_of(command)
     changed = {PurePosixPath(path).suffix for path in _CHANGED.findall(test_patch)} & CODE
     is_python = (
-        (found != "pytest" and (not changed or ".py" in changed))  # `bin/test` is not only SymPy's
+        (runner != "pytest" and (not changed or ".py" in changed))  # `bin/test` is not only SymPy's
         or any(_is_python_tool(word) for word in command.split())
         or (
             not any(_is_foreign(name) for name in tests)
             and (changed == {".py"} or any(file_of(name).endswith(".py") for name in tests))
         )
     )
-    return found if is_python else ""
+    return runner if is_python else ""
 
 
 def _knows_language(fields: Fields) -> bool:

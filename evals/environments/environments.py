@@ -8,18 +8,21 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from m3agent.evals.code.checkout import CODE, codebase
 from m3agent.evals.code.code_image import code_image
-from m3agent.evals.code.codebase import CODE, codebase
 from m3agent.evals.data.files import files_in
 from m3agent.evals.data.instance import Environment, Task
-from m3agent.evals.environments.layer import Layer, build_layer, files_of
 from m3agent.evals.environments.recipe import (
     RESOLVED,
+    Layer,
+    build_layer,
     era_of,
+    files_of,
     instance_layer,
     packages_layer,
     prebuilt_layer,
@@ -33,7 +36,8 @@ from m3agent.sandbox.backends.sandbox import EQUIPPED
 from m3agent.sandbox.errors import ImageMissing
 from m3agent.sandbox.images.debian import DEFAULT_PYTHON, base_image, just_built
 from m3agent.sandbox.images.environment import with_suites
-from m3agent.sandbox.images.kept import REPOSITORY, folder, one_at_a_time, touch
+from m3agent.sandbox.images.kept import REPOSITORY, folder, touch
+from m3agent.sandbox.images.layers import Builder
 from m3agent.sandbox.images.prune import make_room
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
@@ -54,8 +58,6 @@ class Environments:
     """Builds the images of instances. Several threads and processes may use it at the same time.
 
     Args:
-        state: Folder for logs, locks and times of use.
-        say: Receives notes for the user.
         disk_budget: Limit for all images together, in bytes.
     """
 
@@ -113,15 +115,12 @@ class Environments:
             api.close()
 
 
-class _Build:
+@dataclass(frozen=True)
+class _Build(Builder):
     """Build one image; blocking."""
 
-    def __init__(self, api: Any, state: Path, say: Say, stop: threading.Event) -> None:
-        self.api = api
-        self.state = state
-        self.say = say
-        self.stop = stop
-        self.built = False
+    built: list[str] = field(default_factory=list[str])
+    """Ids of instances for which something was built."""
 
     def run(self, task: Task) -> str:
         environment = task.environment
@@ -139,7 +138,9 @@ class _Build:
         layer = instance_layer(task, era, code.proof.head)
         image = self._layer(layer, below, task.instance_id, code.path)
         if name is not None:
-            self.api.tag(image.name, *_split(name), force=True)
+            from docker.utils import parse_repository_tag
+
+            self.api.tag(image.name, *parse_repository_tag(name), force=True)
         return image.name
 
     def packages(self, task: Task) -> tuple[Image, str, date | None]:
@@ -159,7 +160,7 @@ class _Build:
             return image.name
         work = codebase(task, self.state).path
         layer = prebuilt_layer(image.path, task.environment.folder, files_in(work, links=True))
-        self.built = True
+        self.built.append(task.instance_id)
         return self._layer(layer, image, task.instance_id).name
 
     def _packages(self, environment: Environment, era: date | None, below: Image) -> Layer:
@@ -169,11 +170,11 @@ class _Build:
         asked = resolution(environment, era)
         key = _key(asked, below)
         kept = folder(self.state) / f"{key}.resolved"
-        with one_at_a_time(self.state, f"{REPOSITORY}:{key}", self.say, self.stop):
+        with self.lock(f"{REPOSITORY}:{key}"):
             if not kept.exists():
                 log = kept.with_suffix(".log")
-                found = files_of(self.api, asked, below, RESOLVED, log=log, say=self.say, stop=self.stop)
-                texts = {name: content.decode(errors="replace") for name, content in found.items()}
+                files = files_of(self, asked, below, RESOLVED, log=log)
+                texts = {name: content.decode(errors="replace") for name, content in files.items()}
                 write_whole(kept, json.dumps(texts).encode())
                 log.unlink()
         resolved = {name: text.encode() for name, text in json.loads(kept.read_text("utf-8")).items()}
@@ -189,7 +190,7 @@ class _Build:
             suites = needs_of(files, find_suites(files))
             if suites and all(suite.language != Pytest.language for suite in suites):
                 workspace = Workspace(store, code.proof.head)
-                self.built = True
+                self.built.append(task.instance_id)
                 return with_suites(self.api, workspace, suites, self.state, self.say, self.stop)
         return find_image(self.api, None, self.say).name
 
@@ -197,12 +198,8 @@ class _Build:
         """Return the prebuilt image with this name; None if the image must be built under this name.
 
         Args:
-            name: Name of the image.
             own: Whether the row says how to build the image. An image that m3agent built under this name does not count
                 then.
-
-        Raises:
-            ImageMissing: No registry has the image, and the row does not say how to build it.
         """
         image = local_image(self.api, name)
         if image is None and not own and pull(name, self.say):
@@ -217,22 +214,12 @@ class _Build:
     def _layer(self, layer: Layer, below: Image, what: str, work_tree: Path | None = None) -> Image:
         tag = f"{REPOSITORY}:{_key(layer, below)}"
         if (image := local_image(self.api, tag)) is None:
-            with one_at_a_time(self.state, tag, self.say, self.stop):
+            with self.lock(tag):
                 if local_image(self.api, tag) is None:
                     self.say(f"{what}: building its {layer.name}, which is kept (this may take minutes)")
                     started = time.monotonic()
-                    log = folder(self.state) / f"{tag.partition(':')[2]}.log"
-                    build_layer(
-                        self.api,
-                        layer,
-                        below,
-                        tag,
-                        work_tree=work_tree,
-                        log=log,
-                        say=self.say,
-                        stop=self.stop,
-                    )
-                    self.built = True
+                    build_layer(self, layer, below, tag, work_tree=work_tree, log=self.log(tag))
+                    self.built.append(what)
                     self.say(f"{what}: {layer.name} ready after {time.monotonic() - started:.0f} s: {tag}")
             image = just_built(self.api, tag)
         touch(self.state, tag, self.api)
@@ -243,9 +230,3 @@ def _key(layer: Layer, below: Image) -> str:
     files = {name: hashlib.sha256(content).hexdigest() for name, content in layer.files.items()}
     made_from = [RECIPE, below.ident, layer.script, files, layer.commit, dict(layer.env)]
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _split(name: str) -> tuple[str, str]:
-    """Split an image's name into repository and tag."""
-    repository, separator, tag = name.rpartition(":")
-    return (repository, tag) if separator and "/" not in tag else (name, "latest")

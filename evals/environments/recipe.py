@@ -1,4 +1,4 @@
-"""Turn a task into the scripts of its layers; nothing is run here.
+"""Turn a task into the layers of its image, and build a layer: a script that root runs in a container of the layer below.
 
 The layout is the one that official evaluation scripts expect: a virtual environment that `conda activate testbed` selects,
 and the work tree at /testbed. So one image serves both ways of grading. The work tree itself is at the path that m3agent's
@@ -7,16 +7,108 @@ sandboxes use, and /testbed is a link to it.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import IO
 
 from m3agent.evals.data.instance import TESTBED, Environment, Task
-from m3agent.evals.environments.layer import WORK, Layer
+from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.backends.sandbox import BESIDE, EQUIPPED, ROOT
 from m3agent.sandbox.images.debian import RELEASED
 from m3agent.sandbox.images.env_script import PIPS
+from m3agent.sandbox.images.image_build import INSTALLING, Build, build_files, build_image, files_as_tar
+from m3agent.sandbox.images.indexes import indexes_here
+from m3agent.sandbox.images.installers import installers
+from m3agent.sandbox.images.layers import Builder
+
+WORK = "/opt/m3agent-layer"
+"""Folder of a layer's script and files while the script runs. It is not part of the image."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The inputs of a layer. A hash of them and of the layer below is the key of the layer's image."""
+
+    name: str
+    script: str
+    """A bash script, run in `WORK`."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Files in `WORK`, by name."""
+    commit: str = ""
+    """Id of the work tree's commit; empty without a work tree."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the image sets from this layer on."""
+
+
+def build_layer(
+    builder: Builder, layer: Layer, below: Image, tag: str, *, work_tree: Path | None, log: Path
+) -> None:
+    """Build the layer's image and tag it. Blocking; takes minutes.
+
+    Args:
+        work_tree: A checkout to copy to the place of a sandbox's work tree.
+
+    Raises:
+        EnvironmentBuildFailed: A command failed, or the build exceeded its time or its disk space. The log has the output.
+    """
+    with _inputs(layer, below, work_tree) as (build, archives):
+        build_image(builder.api, build, tag, archives, log=log, say=builder.say, stop=builder.stop)
+
+
+def files_of(builder: Builder, layer: Layer, below: Image, folder: str, *, log: Path) -> dict[str, bytes]:
+    """Run the layer's script, and return the files that it leaves in a folder, by name. Blocking.
+
+    Raises:
+        EnvironmentBuildFailed: As for `build_layer`, or the files are too large.
+    """
+    with _inputs(layer, below, None) as (build, archives):
+        return build_files(builder.api, build, archives, folder, log=log, say=builder.say, stop=builder.stop)
+
+
+@contextlib.contextmanager
+def _inputs(
+    layer: Layer, below: Image, work_tree: Path | None
+) -> Iterator[tuple[Build, list[bytes | IO[bytes]]]]:
+    """Yield the layer's build, and the archives of its files and of the work tree."""
+    indexes = indexes_here()
+    files = {**installers(), **layer.files, "layer.sh": layer.script.encode()}
+    if indexes.certificates is not None:
+        files["certificates.pem"] = indexes.certificates.read_bytes()
+    build = Build(
+        what=f"the {layer.name}",
+        base=below,
+        command=("/bin/bash", f"{WORK}/layer.sh"),
+        user="0:0",
+        folder=WORK,
+        env=indexes.environment(f"{WORK}/certificates.pem"),
+        capabilities=INSTALLING,
+        indexes=indexes,
+        image_env={**below.env, **layer.env},
+        image_command="/bin/bash",
+    )
+    archives: list[bytes | IO[bytes]] = [files_as_tar(files, WORK, folders=[WORK])]
+    with contextlib.ExitStack() as stack:
+        if work_tree is not None:
+            archives.append(stack.enter_context(_packed(work_tree)))
+        yield build, archives
+
+
+@contextlib.contextmanager
+def _packed(work_tree: Path) -> Iterator[IO[bytes]]:
+    """Return a folder as a tar, in which its path is `ROOT`."""
+    with tempfile.TemporaryFile() as file:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            archive.add(work_tree, arcname=ROOT.lstrip("/"))
+        file.seek(0)
+        yield file
+
 
 CONDA = "/opt/miniconda3"
 VENV = f"{CONDA}/envs/testbed"
@@ -108,7 +200,6 @@ def packages_layer(
     """Return the layer with all packages that do not depend on the commit.
 
     Args:
-        era: The date as of which packages are installed; None for today.
         resolved: What `resolution` found. It takes the place of the date, so instances of different dates share the layer.
     """
     head = _head(None) if resolved else _head(era, _exact(environment))
@@ -170,7 +261,6 @@ def prebuilt_layer(path: str, folder: str = TESTBED, tracked: Sequence[str] | No
     """Return the layer that moves a prebuilt image's work tree to the path that m3agent's sandboxes use.
 
     Args:
-        path: The image's PATH, on which toolchains of other languages than Python are.
         folder: The folder of the work tree in the image. A link takes its place.
         tracked: Paths of the files that are in the checkout; None for those that git has in the image.
     """
@@ -240,7 +330,6 @@ def _head(era: date | None, exact: Sequence[str] = ()) -> str:
     fails if uv fails again.
 
     Args:
-        era: The date; None for today.
         exact: Packages with an exact version, which may be newer than the date.
     """
     newest = _newest(era, exact)

@@ -1,10 +1,23 @@
-"""Export instances one after the other. Each one is checked first: its reference patch must resolve it."""
+"""Export instances one after the other. Each one is checked first: its reference patch must resolve it.
+
+A task for Harbor (format 1.4, written for Harbor 0.25) has these files:
+
+    ID/task.toml                 limits, the image, how the verifier gets the work tree
+    ID/instruction.md            the issue
+    ID/environment/Dockerfile    the image again, for runners that build
+    ID/solution/solve.sh         applies the reference patch
+    ID/tests/test.sh             runs grade.py, which writes the reward
+    ID/tests/task.json, files/   the tests, and the files that replace the agent's
+
+The verifier is a fresh container. Before the agent's container ends, a command there packs its work tree.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -12,21 +25,155 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.agent.report.write import write_page
-from m3agent.evals.code.codebase import codebase
+from m3agent.evals.code.checkout import codebase
 from m3agent.evals.data.dialects import BENCHMARKS
 from m3agent.evals.data.instance import TESTBED, Answer, DataError, Instance
 from m3agent.evals.data.load import ROWS
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.environments.recipe import CONDA
-from m3agent.evals.export.harbor import HarborTask, NotExported, check_runner, write_task
+from m3agent.evals.export import in_harbor
 from m3agent.evals.grade.grader import Grader, InvalidInstance
-from m3agent.evals.grade.strict import judge
-from m3agent.evals.grade.trees import apply, grading_trees, open_store
+from m3agent.evals.grade.row_suites import parse_command
+from m3agent.evals.grade.strict import judge, targets_of, warning_options
+from m3agent.evals.grade.trees import Trees, apply, grading_trees, open_store
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
-from m3agent.tools.runners.python import PYTEST
+from m3agent.sandbox.store.git import TreeEntry
+from m3agent.tools.runners.python import CONFIGURATION, PYTEST, START_UP
 from m3agent.util.errors import EnvironmentFault, UsageError, reason_of
 from m3agent.util.json_lines import json_lines
+
+AGENT_SECONDS = 3600.0
+"""Time of an agent for one task."""
+NEVER_NEW = ("conftest.py", *sorted(CONFIGURATION), *(f"{name}.py" for name in sorted(START_UP)))
+"""Names of files that decide how tests run. `m3agent.evals.grade.trees` also recognises such files by folder and suffix;
+here only the name counts."""
+GRADING_SECONDS = 600.0
+"""Time of the verifier besides the tests, to unpack and compare the work tree."""
+SYMLINK, EXECUTABLE = 0o120000, 0o100755
+_END_OF_PATCH = "END_OF_THE_REFERENCE_PATCH"
+
+
+class NotExported(ValueError):
+    """An instance cannot be a task of Harbor; the message says why."""
+
+
+def check_runner(answer: Answer) -> None:
+    """Check that a task's script can run the tests.
+
+    Raises:
+        NotExported: Another program than pytest runs them.
+    """
+    program = parse_command(answer.test_command).program
+    if answer.runner != PYTEST or program:
+        raise NotExported(
+            f"its tests are run by {program or answer.runner or 'another runner'}, and only those of pytest can be exported"
+        )
+
+
+def write_task(
+    instance: Instance,
+    image: str,
+    tests: Sequence[str],
+    trees: Trees,
+    diffs: tuple[bytes, list[str]],
+    folder: Path,
+) -> None:
+    """Write an instance as a task into a new folder.
+
+    Args:
+        tests: Ids of the tests that must pass.
+        trees: The trees without any patch (`grading_trees`).
+        diffs: The reference patch, and the paths of the base that the task's tests remove.
+
+    Raises:
+        NotExported: A file of the tests is neither a regular file nor missing.
+        OSError: The folder cannot be written.
+    """
+    texts = {
+        "task.toml": _toml(instance, image),
+        "instruction.md": f"{instance.task.statement.rstrip()}\n\nThe code is in {TESTBED}. Change it there.\n",
+        "environment/Dockerfile": f"FROM {image}\nWORKDIR {TESTBED}\n",
+        "solution/solve.sh": _solution(diffs[0].decode(errors="surrogateescape")),
+        "tests/test.sh": "#!/bin/sh\nexec python3 /tests/grade.py\n",
+        f"tests/{in_harbor.TASK}": json.dumps(_grading(instance, tests, trees, diffs[1]), indent=1) + "\n",
+    }
+    for file, text in texts.items():
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
+        path.chmod(0o755 if path.suffix == ".sh" else 0o644)
+    shutil.copyfile(in_harbor.__file__, folder / "tests" / "grade.py")
+    entries = {entry.path: entry for entry in trees.store.list_tree(trees.tree)}
+    for name in trees.tests:
+        _write_file(entries[name], trees, folder / "tests" / in_harbor.FILES)
+
+
+def _write_file(entry: TreeEntry, trees: Trees, folder: Path) -> None:
+    if entry.mode == SYMLINK:
+        raise NotExported(f"{entry.path} is a symbolic link, and the tests or their settings need it")
+    path = folder / entry.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(trees.store.get_blob(entry.sha))
+    path.chmod(0o755 if entry.mode == EXECUTABLE else 0o644)
+
+
+def _grading(instance: Instance, tests: Sequence[str], trees: Trees, removed: list[str]) -> dict[str, object]:
+    """Return the content of task.json, which `in_harbor` reads."""
+    answer = instance.answer
+    command = parse_command(answer.test_command)
+    files = {entry.path for entry in trees.store.list_tree(trees.tree)}
+    return {
+        "tests": sorted(tests),
+        "timeout": answer.timeout,
+        "python": [*command.python, *warning_options(command)],
+        "options": command.options,
+        "targets": targets_of(command, answer, trees.tests, files),
+        "env": {**instance.task.environment.variables, **command.env},
+        "removed": sorted(removed),
+        "never_new": NEVER_NEW,
+    }
+
+
+def _solution(patch: str) -> str:
+    """Return a script that applies the reference patch."""
+    end = _END_OF_PATCH
+    while f"\n{end}\n" in patch:
+        end += "_"
+    return f"#!/bin/sh\nset -e\ncd {TESTBED}\ngit apply --whitespace=nowarn - <<'{end}'\n{patch}{end}\n"
+
+
+def _toml(instance: Instance, image: str) -> str:
+    task = instance.task
+    folder, name = in_harbor.LEFT.rsplit("/", 1)
+    pack = f"mkdir -p {folder} && tar -czf {folder}/{name} -C {TESTBED}/ --exclude=./.git ."
+    values: dict[str, dict[str, object]] = {
+        "task": {"name": f"m3agent/{task.instance_id}"},
+        "metadata": {
+            "instance_id": task.instance_id,
+            "repo": task.repo,
+            "base_commit": task.base_commit,
+            "language": "python",
+        },
+        "agent": {"timeout_sec": AGENT_SECONDS},
+        "verifier": {
+            "timeout_sec": instance.answer.timeout + GRADING_SECONDS,
+            "environment_mode": "separate",
+        },
+        "environment": {"docker_image": image, "workdir": TESTBED},
+    }
+    text = 'schema_version = "1.4"\n'
+    for table, fields in values.items():
+        text += f"\n[{table}]\n" + "".join(f"{key} = {_value(value)}\n" for key, value in fields.items())
+        if table == "verifier":
+            text += f"\n[[verifier.collect]]\ncommand = {_value(pack)}\n"
+    return text
+
+
+def _value(value: object) -> str:
+    """Return a string or number in TOML. Its strings are those of JSON, except for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
 
 OWN = {"repo_archive", "repo_ref", "environment", *(benchmark.signs[0] for benchmark in BENCHMARKS)}
 """Fields that only m3agent reads, whose paths belong to another folder, and those by which it recognises benchmarks."""
@@ -40,7 +187,6 @@ class Exported:
     """The result for one instance."""
 
     instance_id: str
-    """Its id."""
     reason: str = ""
     """Why it was not exported; empty if it was."""
     kept: bool = False
@@ -53,12 +199,6 @@ class Exporter:
     """Writes instances into a folder. An instance that is there already is kept, so an interrupted export continues.
 
     The image of each instance in the folder is built if it is missing, and counts as used.
-
-    Args:
-        output: The folder.
-        state: m3agent's state folder.
-        environments: Builds the images.
-        grader: Checks the instances.
 
     Raises:
         UsageError: `output` is not a folder.
@@ -127,7 +267,7 @@ class Exporter:
         one: Callable[[Instance], Awaitable[Exported]],
         tell: Callable[[Exported], None],
     ) -> list[Exported]:
-        found = []
+        results = []
         for instance in instances:
             try:
                 result = await one(instance)
@@ -137,17 +277,12 @@ class Exporter:
                 raise
             except (SandboxError, EnvironmentFault, OSError) as error:
                 result = Exported(instance.id, f"this machine failed: {error}", machine_failed=True)
-            found.append(result)
+            results.append(result)
             tell(result)
-        return found
+        return results
 
     async def _checked(self, instance: Instance) -> tuple[str, Answer, list[str]]:
-        """Return an instance's image, its answer with the tests that decide, and the ids of these tests.
-
-        Raises:
-            NotExported: The reference patch does not resolve the instance.
-            DataError, EnvironmentBuildFailed, InvalidInstance: The instance cannot be built or graded.
-        """
+        """Return an instance's image, its answer with the tests that decide, and the ids of these tests."""
         image = await self._environments.whole_image(instance.task)
         answer = await self._grader.answer(instance, image)
         decided = instance.model_copy(update={"answer": answer})
@@ -170,19 +305,15 @@ class Exporter:
                 after = {entry.path for entry in store.list_tree(trees.tree)}
                 removed = [entry.path for entry in store.list_tree(base) if entry.path not in after]
                 solved = apply(store, base, instance.answer.patch.encode(errors="surrogateescape"))
-                made = HarborTask(image, tests, trees, store.diff(base, solved), removed)
-                write_task(instance, made, Path(unfinished) / "task")
+                diffs = store.diff(base, solved), removed
+                write_task(instance, image, tests, trees, diffs, Path(unfinished) / "task")
                 (Path(unfinished) / "task").rename(target)
         except OSError as error:
             raise EnvironmentFault(f"{target} cannot be written: {reason_of(error)}") from None
 
 
 def _rows_in(path: Path) -> dict[str, str]:
-    """Return the rows of an earlier export, by their ids.
-
-    Raises:
-        UsageError: The file is damaged.
-    """
+    """Return the rows of an earlier export, by their ids."""
     rows = {}
     try:
         for _, line in json_lines(path.read_bytes() if path.exists() else b""):
@@ -201,7 +332,6 @@ def row_of(instance: Instance, image: str) -> dict[str, Any]:
     swebench 5 grades with `eval_script` and `log_parser`. Instances without them get a script that runs their own command.
 
     Args:
-        instance: The instance, with the ids of its tests.
         image: Name of its image. The code is in /testbed there, as in official images.
     """
     task, answer = instance.task, instance.answer

@@ -95,21 +95,30 @@ def extract(archive: str, folder: str) -> None:
             elif member.issym():
                 links.append((member.linkname, path))
             elif member.isfile() or member.islnk():
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                source = members.extractfile(member)
-                assert source is not None
-                with source, open(path, "wb") as file:
-                    while block := source.read(1 << 20):
-                        file.write(block)
-                os.chmod(path, 0o755 if member.mode & 0o100 else 0o644)
+                extract_file(members, member, path)
     for target, path in links:
-        parent = os.path.dirname(path)
-        while len(parent) > len(folder):
-            if os.path.islink(parent):
-                raise ValueError(f"{path} is below a link")
-            parent = os.path.dirname(parent)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.symlink(target, path)
+        make_link(target, path, folder)
+
+
+def extract_file(members: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+    """Unpack one regular file."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    source = members.extractfile(member)
+    assert source is not None
+    with source, open(path, "wb") as file:
+        shutil.copyfileobj(source, file)
+    os.chmod(path, 0o755 if member.mode & 0o100 else 0o644)
+
+
+def make_link(target: str, path: str, folder: str) -> None:
+    """Make a symbolic link, unless it would be below another one."""
+    parent = os.path.dirname(path)
+    while len(parent) > len(folder):
+        if os.path.islink(parent):
+            raise ValueError(f"{path} is below a link")
+        parent = os.path.dirname(parent)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.symlink(target, path)
 
 
 def git(*words: str, tree: str | None = None) -> list[str]:
@@ -139,8 +148,6 @@ def put_back(files: str, removed: list[str], never_new: list[str]) -> None:
     """Undo changes to tests and to files that decide how tests run.
 
     Args:
-        files: Folder with the files that tests need, as they must be.
-        removed: Paths of tests that must not exist.
         never_new: Names of files that an agent may not add, in any folder.
     """
     for name in git("diff", "--cached", "--name-only", "--no-renames", "--diff-filter=A", "-z", "HEAD"):

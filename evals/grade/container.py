@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import tarfile
-import tempfile
+import contextlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from m3agent.evals.code.archive import archive_of
 from m3agent.sandbox.backends.docker_machine import ensure_reaper, our_labels
 from m3agent.sandbox.backends.engine import connect, socket_of
 from m3agent.sandbox.images.image_build import engine_failures, files_as_tar, remove_container
@@ -23,19 +23,12 @@ class ContainerRun:
     """The results of a script."""
 
     output: str
-    """Its standard output and standard error."""
     files: Mapping[str, bytes]
     """Files that it left, by path; missing ones are left out."""
     timed_out: bool
     """Whether it exceeded its time limit."""
-    began: Mapping[bytes, float] = field(default_factory=dict)
-    """Clock at the first appearance of each word in the output, by word."""
-    ended: float = 0.0
-    """Clock at the end."""
-
-    def seconds(self, mark: str) -> float:
-        """Return the seconds from the first appearance of a mark in the output to the end; 0 if it did not appear."""
-        return self.ended - self.began.get(mark.encode(), self.ended)
+    seconds: float = 0.0
+    """How long it ran."""
 
 
 @engine_failures("an evaluation's container")
@@ -46,18 +39,12 @@ def run_in_container(
     timeout: float,
     stop: threading.Event,
     *,
-    marks: Sequence[str] = (),
     wanted: Sequence[str] = (),
 ) -> ContainerRun:
     """Run a bash script in a fresh container. Blocking.
 
     Args:
-        image: Name of the image.
-        files: Files to put into the container, by absolute path.
-        script: Path of the script among them.
         timeout: Time limit, in seconds.
-        stop: Ends the script early.
-        marks: Words in the output whose time is noted.
         wanted: Paths of files that come back.
 
     Raises:
@@ -82,7 +69,7 @@ def run_in_container(
         )["Id"]
         try:
             api.put_archive(container, "/", files_as_tar(files))
-            run = _follow(api, container, timeout, stop, [mark.encode() for mark in marks])
+            run = _follow(api, container, timeout, stop)
             run.files = {
                 path: content for path in wanted if (content := _file(api, container, path)) is not None
             }
@@ -93,46 +80,27 @@ def run_in_container(
         api.close()
 
 
-def _follow(
-    api: Any, container: str, timeout: float, stop: threading.Event, marks: Sequence[bytes]
-) -> ContainerRun:
+def _follow(api: Any, container: str, timeout: float, stop: threading.Event) -> ContainerRun:
     pieces: list[bytes] = []
-    began: dict[bytes, float] = {}
     stream = api.attach(container, stdout=True, stderr=True, stream=True)
-
-    def read() -> None:
-        for piece in stream:
-            for mark in marks:
-                if mark not in began and mark in piece:
-                    began[mark] = time.monotonic()
-            pieces.append(piece)
-
-    reader = threading.Thread(target=read, daemon=True, name="m3agent-official-log")
+    reader = threading.Thread(target=lambda: pieces.extend(stream), daemon=True, name="m3agent-official-log")
+    started = time.monotonic()
     api.start(container)
     reader.start()
-    deadline = time.monotonic() + timeout
-    while reader.is_alive() and time.monotonic() < deadline and not stop.is_set():
+    while reader.is_alive() and time.monotonic() < started + timeout and not stop.is_set():
         reader.join(0.2)
-    ended = time.monotonic()
     output = b"".join(pieces).decode("utf-8", "replace")
-    return ContainerRun(output, {}, reader.is_alive(), began, ended)
+    return ContainerRun(output, {}, reader.is_alive(), round(time.monotonic() - started, 3))
 
 
 def _file(api: Any, container: str, path: str) -> bytes | None:
     from docker.errors import NotFound
 
-    try:
-        stream, _ = api.get_archive(container, path)
-    except NotFound:
-        return None
-    with tempfile.TemporaryFile() as packed:
-        size = 0
-        for piece in stream:
-            if (size := size + len(piece)) > MOST_FILES:
-                return None
-            packed.write(piece)
-        packed.seek(0)
-        with tarfile.open(fileobj=packed) as archive:
-            member = archive.next()
-            content = archive.extractfile(member) if member is not None and member.isreg() else None
-            return content.read() if content is not None else None
+    with (
+        contextlib.suppress(NotFound, ValueError),
+        archive_of(api, container, path, MOST_FILES) as archive,
+    ):
+        member = archive.next()
+        content = archive.extractfile(member) if member is not None and member.isreg() else None
+        return content.read() if content is not None else None
+    return None

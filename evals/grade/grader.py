@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from m3agent import __version__
 from m3agent.agent.verify.kept_runs import KeptRuns
 from m3agent.agent.verify.review import Finding, changed_registrations, findings_at
-from m3agent.evals.code.codebase import codebase
+from m3agent.evals.code.checkout import codebase
 from m3agent.evals.data.instance import Answer, Instance, RewardRules
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.grade.matching import ids_of
@@ -73,8 +73,6 @@ class Grader:
     """Grade patches.
 
     Args:
-        state: m3agent's state folder.
-        say: Receives progress messages.
         official: Whether to compute the official verdict, too.
 
     For the `image` of its methods, None means the default image of the sandboxes.
@@ -152,8 +150,8 @@ class Grader:
             return instance.answer
         key = _key(instance, image)
         async with self._locks.setdefault(key, asyncio.Lock()):
-            found = await self._find(instance, image, key)
-        return instance.answer.model_copy(update=found.model_dump())
+            expected = await self._find(instance, image, key)
+        return instance.answer.model_copy(update=expected.model_dump())
 
     async def _known(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
         """Return what is kept of the results without a patch, or with the reference; the tests run once.
@@ -208,10 +206,10 @@ class Grader:
                 else "the reference's run cannot be trusted"
             )
             raise InvalidInstance(f"{why}, so the verdict is unknown")
-        found = Expected(fail_to_pass=tuple(fixed), pass_to_pass=tuple(sorted(green - set(fixed))))
+        expected = Expected(fail_to_pass=tuple(fixed), pass_to_pass=tuple(sorted(green - set(fixed))))
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, found.model_dump_json().encode())
-        return found
+        write_whole(file, expected.model_dump_json().encode())
+        return expected
 
     async def _run(
         self,
@@ -226,8 +224,6 @@ class Grader:
         """Run an instance's tests.
 
         Args:
-            bytecode: The bytecode of a run without a patch, or an empty one.
-            keep: Whether this is that run, which fills it.
             doubt: Whether to check also that the tests which the patch should fix can fail.
         """
         answer = instance.answer
@@ -275,9 +271,6 @@ class Grader:
         """Return the results of tests in another language than Python, with the ids of the row's names.
 
         A run with the reference decides them, so that no patch has a part in it.
-
-        Raises:
-            InvalidInstance: The tests cannot run here, or a name of the row is not that of one test.
         """
         names = (*instance.answer.fail_to_pass, *instance.answer.pass_to_pass)
         if run.outcomes and run.outcomes.keys() >= set(names):
@@ -300,12 +293,12 @@ class Grader:
         if patch == reference or not run.registrations:
             return ()
         before = await self._known(instance, b"", image)
-        found = changed_registrations(before.registrations, run.registrations)
-        if not found:
+        changed = changed_registrations(before.registrations, run.registrations)
+        if not changed:
             return ()
         right = await self._known(instance, reference, image)
         also = changed_registrations(right.registrations, run.registrations)
-        return tuple(finding for finding in found if finding in also)
+        return tuple(finding for finding in changed if finding in also)
 
 
 def _reference(instance: Instance) -> bytes:

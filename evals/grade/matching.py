@@ -10,7 +10,6 @@ name must belong to exactly one test (`ids_of`).
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from m3agent.tools.runners.suites import without_suite
@@ -43,8 +42,8 @@ class Outcomes:
 
     def passed(self, name: str) -> bool:
         """Return whether the name matches at least one test and all matching tests passed."""
-        found = self.idents(name)
-        return bool(found) and all(self._outcomes[ident] in {"passed", "xfailed"} for ident in found)
+        idents = self.idents(name)
+        return bool(idents) and all(self._outcomes[ident] in {"passed", "xfailed"} for ident in idents)
 
     def idents(self, name: str) -> list[str]:
         """Return the test ids that a name matches."""
@@ -108,13 +107,8 @@ def ids_of(names: Iterable[str], idents: Collection[str]) -> dict[str, str]:
     Raises:
         ValueError: A name belongs to no test or to several, or two names belong to the same one.
     """
-    whole, inner = dict[str, list[str]](), dict[str, list[str]]()
-    for ident in idents:
-        first, *others = _forms(ident)
-        for known, forms in ((whole, first), (inner, {form for each in others for form in each})):
-            for form in forms - {""}:
-                known.setdefault(form, []).append(ident)
-    found = {}
+    whole, inner = _by_form(idents)
+    ids = {}
     for name in names:
         form = _form(_DURATION.sub("", name))
         fits = [name] if name in idents else whole.get(form) or inner.get(form) or []
@@ -123,12 +117,23 @@ def ids_of(names: Iterable[str], idents: Collection[str]) -> dict[str, str]:
             raise ValueError(f"no test with the reference patch has the name {shown}")
         if len(fits) > 1:
             raise ValueError(f"the name {shown} fits several tests, such as {' and '.join(sorted(fits)[:2])}")
-        found[name] = fits[0]
-    ident, times = Counter(found.values()).most_common(1)[0] if found else ("", 0)
-    if times > 1:
-        same = [printable_line(name, 200) for name in found if found[name] == ident]
+        ids[name] = fits[0]
+    twice = [name for name, ident in ids.items() if [*ids.values()].count(ident) > 1]
+    if twice:
+        same = [printable_line(name, 200) for name in twice if ids[name] == ids[twice[0]]]
         raise ValueError(f"the names {' and '.join(same[:2])} fit the same test")
-    return found
+    return ids
+
+
+def _by_form(idents: Collection[str]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Return the ids by the forms of their whole names, and by those without outer groups."""
+    whole, inner = dict[str, list[str]](), dict[str, list[str]]()
+    for ident in idents:
+        first, *others = _forms(ident)
+        for known, forms in ((whole, first), (inner, set().union(*others))):
+            for form in forms - {""}:
+                known.setdefault(form, []).append(ident)
+    return whole, inner
 
 
 def _forms(ident: str) -> Iterator[set[str]]:

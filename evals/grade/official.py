@@ -48,18 +48,6 @@ UNUSED = ("datasets", "dotenv")
 """Packages that swebench 4 imports, and that grading does not use. `dotenv` would read a file of the current folder."""
 
 
-def official_package() -> Any:
-    """Return the official grading module.
-
-    The `__init__` files of its folders are bypassed: they would import network clients and hub libraries that grading
-    does not need. The package can therefore be installed without its dependencies.
-
-    Raises:
-        NoOfficialGrade: The package is not installed, or its layout is unknown.
-    """
-    return _module("grading")
-
-
 def test_spec(instance: Instance) -> Any:
     """Return the row as the official package's `TestSpec`.
 
@@ -72,7 +60,7 @@ def test_spec(instance: Instance) -> Any:
     missing = [name for name in NEEDED if not row.get(name)]
     if missing and row.get("source") == "history":  # as `eval create` writes it
         raise NoOfficialGrade("official rules exist for published benchmarks only, not for your own history")
-    constants = _module("constants")
+    constants = official_module("constants")
     tables = getattr(constants, "MAP_REPO_VERSION_TO_SPECS", None)
     if tables is not None:
         return _spec_of_tables(instance, constants, tables)
@@ -81,7 +69,7 @@ def test_spec(instance: Instance) -> Any:
             f"the row has no {', '.join(missing)}, which the official rules need, and only swebench 4.1.0 has them for "
             "rows of SWE-bench: install it as docs/eval.md says"
         )
-    return _module("types", folder="").TestSpec(
+    return official_module("types", folder="").TestSpec(
         instance_id=instance.id,
         image="",
         eval_script_list=with_exit_status(str(row["eval_script"]), constants),
@@ -103,10 +91,10 @@ def _spec_of_tables(instance: Instance, constants: Any, tables: Any) -> Any:
             f"swebench 4 has no commands for {task.repo} {task.version or 'without a version'}"
         )
     row = {"repo": task.repo, "version": task.version, "test_patch": answer.test_patch}
-    lines = _module("test_spec.create_scripts").make_eval_script_list(
+    lines = official_module("test_spec.create_scripts").make_eval_script_list(
         row, specs, "testbed", TESTBED, task.base_commit, answer.test_patch
     )
-    return _module("test_spec.test_spec").TestSpec(
+    return official_module("test_spec.test_spec").TestSpec(
         instance_id=instance.id,
         repo=task.repo,
         version=task.version,
@@ -122,8 +110,12 @@ def _spec_of_tables(instance: Instance, constants: Any, tables: Any) -> Any:
     )
 
 
-def _module(name: str, folder: str = "harness.") -> Any:
-    """Return a module of the package."""
+def official_module(name: str, folder: str = "harness.") -> Any:
+    """Return a module of the package, without running the `__init__` files of its folders.
+
+    They would import network clients and hub libraries that grading does not need. The package can therefore be installed
+    without its dependencies.
+    """
     whole = f"{PACKAGE}.{folder}{name}"
     if whole in sys.modules:
         return sys.modules[whole]
@@ -210,18 +202,15 @@ async def official_grade(instance: Instance, patch: bytes, image: str, folder: P
         return await grade_by_own_rules(instance, rules, patch, image, folder)
     try:
         spec = test_spec(instance)
-        grading = official_package()
+        grading = official_module("grading")
     except NoOfficialGrade as error:
         return OfficialGrade(resolved=None, reason=str(error))
     files = {PATCH: patch, SCRIPT: spec.eval_script.encode(), DRIVER: _driver()}
-    done = await stoppable(
-        lambda stop: run_in_container(image, files, DRIVER, instance.answer.timeout, stop, marks=[STARTED])
-    )
-    output, seconds, timed_out = done.output, done.seconds(STARTED), done.timed_out
-    before, _, log = output.partition(f"{STARTED}\n")
+    done = await stoppable(lambda stop: run_in_container(image, files, DRIVER, instance.answer.timeout, stop))
+    before, _, log = done.output.partition(f"{STARTED}\n")
     (folder / LOG).write_text(log, "utf-8")
-    took = {"seconds": round(time.monotonic() - started, 3), "test_seconds": round(seconds, 3)}
-    if timed_out:
+    took = {"seconds": round(time.monotonic() - started, 3), "test_seconds": done.seconds}
+    if done.timed_out:
         return OfficialGrade(resolved=False, reason="the tests took too long", **took)
     if NOT_APPLIED in before:
         return OfficialGrade(resolved=False, reason="the patch does not apply", **took)

@@ -71,9 +71,7 @@ async def grade_by_own_rules(
 
     def grade(reason: str) -> OfficialGrade:
         seconds = round(time.monotonic() - started, 3)
-        return OfficialGrade(
-            resolved=not reason, reason=reason, seconds=seconds, test_seconds=round(run.ended - started, 3)
-        )
+        return OfficialGrade(resolved=not reason, reason=reason, seconds=seconds, test_seconds=run.seconds)
 
     if run.timed_out:
         return grade("the tests took too long")
@@ -122,10 +120,10 @@ async def outcomes_in(rules: OwnRules, out: bytes, err: bytes) -> dict[str, str]
     if done.timed_out:
         raise ParserFailed(f"it took more than {PARSER_SECONDS:g} s")
     if done.exit != 0:
-        said = last_line(done.stderr.decode(errors="replace")) or f"exit status {done.exit}"
-        raise ParserFailed(printable_line(said, MOST_SHOWN))
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+        words = last_line(done.stderr.decode(errors="replace")) or f"exit status {done.exit}"
+        raise ParserFailed(printable_line(words, MOST_SHOWN))
+    outcomes: dict[str, str] = json.loads(done.stdout)
+    return outcomes
 
 
 def _files(instance: Instance, rules: OwnRules, patch: bytes) -> dict[str, bytes]:

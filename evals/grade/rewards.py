@@ -12,7 +12,6 @@ import math
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,25 +33,6 @@ LOG = "test_output.txt"
 MOST_SHOWN = 300  # characters
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What happens in the container that stands for the agent's."""
-
-    script: str
-    """Shell lines; if they call `exit`, the work was not done."""
-    files: Mapping[str, bytes]
-    """Files in the container, by path."""
-
-
-@dataclass(frozen=True)
-class _Result:
-    """The result of a task's tests; without `run`, the work was not done."""
-
-    run: ContainerRun | None
-    log: bytes
-    seconds: float
-
-
 async def grade_by_reward(
     instance: Instance, rules: RewardRules, patch: bytes, image: str, folder: Path
 ) -> OfficialGrade:
@@ -67,9 +47,9 @@ async def grade_by_reward(
         f"if command -v git >/dev/null; then git apply --whitespace=nowarn {file} || exit\n"
         f"else patch --batch --forward -p1 -i {file} || exit; fi\n"
     )
-    found = await _graded(instance, rules, _Work(script, {file: patch}), image, folder)
-    reason = "the patch does not apply" if found.run is None else judged(found.run, found.log)[0]
-    return OfficialGrade(resolved=not reason, reason=reason, seconds=found.seconds)
+    reason, _, seconds = await _graded(instance, rules, (script, {file: patch}), image, folder)
+    reason = "the patch does not apply" if reason is None else reason
+    return OfficialGrade(resolved=not reason, reason=reason, seconds=seconds)
 
 
 async def grade_solution(instance: Instance, rules: RewardRules, image: str, folder: Path) -> OfficialGrade:
@@ -81,17 +61,22 @@ async def grade_solution(instance: Instance, rules: RewardRules, image: str, fol
     if not (Path(rules.folder) / SOLUTION / SOLVE).is_file():
         return OfficialGrade(resolved=None, reason=f"it has no {SOLUTION}/{SOLVE}")
     script = f"( {_exports(rules.of_solution)}/{SOLUTION}/{SOLVE} )\n"
-    found = await _graded(instance, rules, _Work(script, dict(_files(rules, SOLUTION))), image, folder)
-    if found.run is None:
-        return OfficialGrade(
-            resolved=None, reason="the image has no folder of the code", seconds=found.seconds
-        )
-    reason, known = judged(found.run, found.log)
-    return OfficialGrade(resolved=not reason if known else None, reason=reason, seconds=found.seconds)
+    work = script, dict(_files(rules, SOLUTION))
+    reason, known, seconds = await _graded(instance, rules, work, image, folder)
+    if reason is None:
+        reason, known = "the image has no folder of the code", False
+    return OfficialGrade(resolved=not reason if known else None, reason=reason, seconds=seconds)
 
 
-async def _graded(instance: Instance, rules: RewardRules, work: _Work, image: str, folder: Path) -> _Result:
-    started = time.monotonic()
+async def _graded(
+    instance: Instance, rules: RewardRules, work: tuple[str, Mapping[str, bytes]], image: str, folder: Path
+) -> tuple[str | None, bool, float]:
+    """Grade the work of a script with its files, by path. If the script calls `exit`, the work was not done.
+
+    Returns:
+        What `judged` says (None in place of the reason if the work was not done), and the wall time.
+    """
+    started, (script, files) = time.monotonic(), work
     tests = dict(_files(rules, TESTS))
     code = shlex.quote(instance.task.environment.folder)
     head = (
@@ -99,11 +84,11 @@ async def _graded(instance: Instance, rules: RewardRules, work: _Work, image: st
         f"{_exports(rules.variables)}cd {code} || exit\n"
     )
     collect = "".join(f"sh -c {shlex.quote(command)}\n" for command in rules.collect)
-    first = f"{head}{work.script}: > {DONE}\n{collect}"
+    first = f"{head}{script}: > {DONE}\n{collect}"
     grade = f"cd {code} || exit\n{_exports(rules.of_tests)}/{TESTS}/{TEST}\n"
     carried = [ARTIFACTS, *rules.artifacts]
     if not rules.separate:
-        run = await _run(instance, image, {**work.files, **tests}, first + grade)
+        run = await _run(instance, image, {**files, **tests}, first + grade)
         log = run.files.get(OUT, b"")
     else:
         names = " ".join(shlex.quote(path.lstrip("/")) for path in carried)
@@ -113,7 +98,7 @@ async def _graded(instance: Instance, rules: RewardRules, work: _Work, image: st
             f'echo "$path"; fi; done > {GRADING}/names\n'
             f"tar -cf {PACKED} -T {GRADING}/names\n"
         )
-        run = await _run(instance, image, work.files, first + pack)
+        run = await _run(instance, image, files, first + pack)
         log = run.files.get(OUT, b"")
         if DONE in run.files and not run.timed_out:
             unpack = f"rm -rf {' '.join(map(shlex.quote, carried))}\ntar -xf {PACKED} -C / && : > {DONE}\n"
@@ -121,8 +106,9 @@ async def _graded(instance: Instance, rules: RewardRules, work: _Work, image: st
             run = await _run(instance, image, given, head + unpack + grade)
             log += run.files.get(OUT, b"")
     (folder / LOG).write_bytes(log)
-    done = DONE in run.files or run.timed_out
-    return _Result(run if done else None, log, round(time.monotonic() - started, 3))
+    is_done = DONE in run.files or run.timed_out
+    reason, known = judged(run, log) if is_done else (None, False)
+    return reason, known, round(time.monotonic() - started, 3)
 
 
 def judged(run: ContainerRun, log: bytes) -> tuple[str, bool]:
@@ -136,9 +122,9 @@ def judged(run: ContainerRun, log: bytes) -> tuple[str, bool]:
                 return f"the tests wrote something else than a reward to {path}", False
             low = {name: value for name, value in rewards.items() if value < 1}
             return ", ".join(f"{name} is {value:g}" for name, value in sorted(low.items())), True
-    said = last_line(log.decode(errors="replace"))
+    words = last_line(log.decode(errors="replace"))
     return printable_line(
-        f"{TESTS}/{TEST} wrote no reward: {said or 'it printed nothing'}", MOST_SHOWN
+        f"{TESTS}/{TEST} wrote no reward: {words or 'it printed nothing'}", MOST_SHOWN
     ), False
 
 

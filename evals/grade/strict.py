@@ -21,9 +21,8 @@ from m3agent.agent.verify.tree_runs import changes_while_running
 from m3agent.evals.data.instance import Answer, Task
 from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.grade import unittest_program
-from m3agent.evals.grade.command import RowCommand, parse_command
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
-from m3agent.evals.grade.row_suites import targets_of_row
+from m3agent.evals.grade.row_suites import RowCommand, parse_command, targets_of_row
 from m3agent.evals.grade.trees import Trees
 from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.tools.in_sandbox import runner
@@ -32,6 +31,7 @@ from m3agent.tools.report_reader import Reading
 from m3agent.tools.run_tests import Bytecode, Selection, Variant, run_program, run_tests, run_variants
 from m3agent.tools.runners.suites import tree_files
 from m3agent.tools.test_report import NO_SIGNS, Signs, TestReport, exception_line
+from m3agent.util.counted import counted
 from m3agent.util.sanitize import last_line, printable_line
 
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0
@@ -52,11 +52,9 @@ class TestRun:
     outcomes: dict[str, str] = field(default_factory=dict)
     """`passed`, `xfailed`, `skipped`, `failed` or `error`, by node id."""
     errors: dict[str, str] = field(default_factory=dict)
-    """Error texts, by node id."""
     forged: list[str] = field(default_factory=list)
     """Those of them that a run without the patch does not have; `Grader.tried` sets it."""
     signs: Signs = NO_SIGNS
-    """Signs of tampering."""
     ids: Mapping[str, str] | None = None
     """The ids of the row's names that are not ids themselves, for another language than Python; None for
     Python.
@@ -66,9 +64,7 @@ class TestRun:
     not_run: Mapping[str, str] = field(default_factory=dict)
     """Why suites could not run at all, by the suite's name."""
     complete: bool = False
-    """Whether the run completed."""
     timed_out: bool = False
-    """Whether the run exceeded its time limit."""
     test_seconds: float = 0.0
     """Duration of the test process."""
     output: str = ""
@@ -170,11 +166,7 @@ async def run_suites_of(task: Task, answer: Answer, trees: Trees, sandboxes: San
 
 
 def run_of(report: TestReport, changes: list[str]) -> TestRun:
-    """Return a report as the results of grading.
-
-    Args:
-        changes: Signs of tampering from outside of the run.
-    """
+    """Return a report as the results of grading."""
     outcomes = {"passed": report.passed, "failed": report.failed}
     outcomes |= {"error": report.errored, "skipped": report.skipped}
     output = "\n".join([report.output, *report.not_run.values()])
@@ -198,19 +190,9 @@ def limit_of_test(answer: Answer) -> float:
 
 
 async def check_that_tests_can_fail(
-    task: Task,
-    answer: Answer,
-    trees: Trees,
-    run: TestRun,
-    sandboxes: SandboxesAhead,
-    *,
-    bytecode: Bytecode,
+    task: Task, answer: Answer, trees: Trees, run: TestRun, sandboxes: SandboxesAhead, *, bytecode: Bytecode
 ) -> tuple[Trees, TestRun]:
     """Run inverted copies of the tests that the patch should fix (`m3agent.agent.verify.inverted_tests`).
-
-    Args:
-        run: The results of the tests themselves.
-        bytecode: The bytecode of a run without the patch, or an empty one.
 
     Returns:
         The trees and the results, with what the copies that pass show.
@@ -284,47 +266,52 @@ def _first_line(text: str) -> str:
 
 def means_of(run: TestRun) -> tuple[str, ...]:
     """Return by which means a run looked for tampering."""
-    found = ["authenticated report"]
-    found += ["canaries"] if run.signs.canaries is not None else []
+    means = ["authenticated report"]
+    means += ["canaries"] if run.signs.canaries is not None else []
     if run.ids is None:  # tests in Python
-        found += ["comparison of functions"]
-        found += [] if NO_HOOKS in run.signs.blind else ["audit hooks"]
-    return tuple(found)
+        means += ["comparison of functions"]
+        means += [] if NO_HOOKS in run.signs.blind else ["audit hooks"]
+    return tuple(means)
+
+
+def _verdict(
+    answer: Answer, run: TestRun, trees: Trees, not_fixed: list[str], lost: list[str]
+) -> tuple[Verdict, str]:
+    if run.forged:
+        return Verdict.UNRESOLVED, f"tampered with: {run.forged[0]}"
+    if run.timed_out:
+        return Verdict.TIMEOUT, f"the tests took longer than {answer.timeout:g} s"
+    if not run.outcomes:
+        return Verdict.UNRESOLVED, f"no tests ran: {last_line(run.output)[:MOST_LINE] or 'no output'}"
+    if not_fixed or lost:
+        return Verdict.UNRESOLVED, _failures(run, not_fixed, lost)
+    if not run.complete:
+        return Verdict.UNRESOLVED, "the test run did not finish"
+    if trees.review:
+        first = trees.review[0]
+        return (
+            Verdict.UNRESOLVED,
+            f"needs review: {printable_line(f'{first.path}:{first.line}')} {first.what}",
+        )
+    return Verdict.RESOLVED, ""
+
+
+def _failures(run: TestRun, not_fixed: list[str], lost: list[str]) -> str:
+    """Return how many tests did not pass, with the error of the first."""
+    counts = ((len(not_fixed), "to fix"), (len(lost), "to keep"))
+    failed = " and ".join(f"{counted(count, 'test')} {what}" for count, what in counts if count)
+    name = (not_fixed or lost)[0]
+    text = run.errors.get((run.ids or {}).get(name, name), "")
+    line = exception_line(text) if run.ids is None else _first_line(text)
+    return f"{failed} did not pass, such as {name}" + (f": {line[:MOST_LINE]}" if line else "")
 
 
 def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
-    """Return the grade of a test run.
-
-    Args:
-        seconds: Wall time of the whole grading.
-    """
+    """Return the grade of a test run."""
     outcomes = run.found
     fixed, not_fixed = failed_ids(answer.fail_to_pass, outcomes)
     kept, lost = failed_ids(answer.pass_to_pass, outcomes)
-    verdict, reason = Verdict.UNRESOLVED, ""
-    if run.forged:
-        reason = f"tampered with: {run.forged[0]}"
-    elif run.timed_out:
-        verdict, reason = Verdict.TIMEOUT, f"the tests took longer than {answer.timeout:g} s"
-    elif not run.outcomes:
-        reason = f"no tests ran: {last_line(run.output)[:MOST_LINE] or 'no output'}"
-    elif not_fixed or lost:
-        both = [*not_fixed, *lost]
-        counts = ((len(not_fixed), "to fix"), (len(lost), "to keep"))
-        failed = " and ".join(
-            f"{count} {'test' if count == 1 else 'tests'} {what}" for count, what in counts if count
-        )
-        reason = f"{failed} did not pass, such as {both[0]}"
-        text = run.errors.get((run.ids or {}).get(both[0], both[0]), "")
-        line = exception_line(text) if run.ids is None else _first_line(text)
-        reason += f": {line[:MOST_LINE]}" if line else ""
-    elif not run.complete:
-        reason = "the test run did not finish"
-    elif trees.review:
-        first = trees.review[0]
-        reason = f"needs review: {printable_line(f'{first.path}:{first.line}')} {first.what}"
-    else:
-        verdict = Verdict.RESOLVED
+    verdict, reason = _verdict(answer, run, trees, not_fixed, lost)
     return Grade(
         verdict=verdict,
         reason=reason[:MOST_TEXT],

@@ -5,7 +5,7 @@ No code of a patch runs for this, and none of its files is read as configuration
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -19,6 +19,8 @@ from m3agent.tools.runners.suites import RUNNERS, TestFiles, tree_files
 
 C = "C/C++"
 """Language of the runners whose build files a patch may change."""
+Kept = dict[str, tuple[bytes | None, bytes | None]]
+"""By path, an old and a new content; None where a file is missing."""
 MOST_PATCH = 64 << 20
 """Largest patch that is graded, in bytes; far more than any fix needs."""
 WAYS = ((), ("--3way",), ("--recount", "-C1"), ("--recount", "-C1", "--ignore-whitespace"))
@@ -34,7 +36,6 @@ class Trees:
     """Trees for grading."""
 
     store: TreeStore
-    """The store that contains them."""
     tree: str
     """The patched code with the instance's tests."""
     changed: tuple[str, ...]
@@ -98,26 +99,22 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
     except DoesNotApply as error:
         raise ValueError(f"the instance itself is faulty: {error}") from None
     patched = apply(store, base, patch)
-    changed = [path for _, path in store.changed_paths(base, patched)]
-    of_tests = {path for _, path in store.changed_paths(base, tested)}
-    of_answer = {path for _, path in store.changed_paths(base, solved)} - of_tests
-    before, after, wanted = (_entries(store, tree) for tree in (base, patched, tested))
+    changed, of_tests, of_solved = (
+        [path for _, path in store.changed_paths(base, tree)] for tree in (patched, tested, solved)
+    )
+    of_answer = {*of_solved} - {*of_tests}
+    before, after, wanted = (entries_of(store, tree) for tree in (base, patched, tested))
     suites = suites_of_row(answer, tree_files(store, tested))
-    guard = _Guard(store, answer, suites, before, _entries(store, solved), of_answer)
+    guard = _Guard(store, answer, suites, before, entries_of(store, solved), of_answer)
     undone = [path for path in changed if path in of_tests or guard.undoes(path, after.get(path))]
-
-    def content(entries: dict[str, TreeEntry], path: str) -> bytes | None:
-        return store.get_blob(entries[path].sha) if path in entries else None
-
-    kept = {path: (content(before, path), content(after, path)) for path in changed if path not in undone}
+    kept = guard.kept([path for path in changed if path not in undone], after)
     review = findings_of(kept) + guard.findings(kept)
-    for path in undone:
-        _set(after, path, guard.restored(path, after.get(path)))
+    guard.put_back(undone, after)
     review += guard.separate_tests({*changed, *of_answer} - {*undone, *of_tests}, after)
     for path in of_tests:
-        _set(after, path, wanted.get(path))
+        put_entry(after, path, wanted.get(path))
     tests = [path for path in after if path in of_tests or guard.may_not_change_in_a_run(path)]
-    added = tuple(path for path in changed if path not in before)
+    added = tuple(sorted({*changed} - before.keys()))
     return Trees(
         store,
         store.write_tree(after.values()),
@@ -140,14 +137,10 @@ class _Guard:
     """
 
     store: TreeStore
-    """Holds the files."""
     answer: Answer
     suites: RowSuites
-    """The suites of the row; none for Python."""
     base: dict[str, TreeEntry]
-    """The files of the base."""
     solved: dict[str, TreeEntry]
-    """The files of the base with the reference."""
     of_answer: Collection[str]
     """Paths that the reference changes."""
 
@@ -189,7 +182,18 @@ class _Guard:
             return base if content == old else None
         return replace(base, sha=self.store.put_blob(content))
 
-    def findings(self, kept: dict[str, tuple[bytes | None, bytes | None]]) -> tuple[Finding, ...]:
+    def put_back(self, paths: Sequence[str], patched: dict[str, TreeEntry]) -> None:
+        """Leave of changed files only what counts."""
+        for path in paths:
+            put_entry(patched, path, self.restored(path, patched.get(path)))
+
+    def kept(self, paths: Sequence[str], patched: dict[str, TreeEntry]) -> Kept:
+        """Return the old and the new content of changed files, by path."""
+        return {
+            path: (self._content(self.base.get(path)), self._content(patched.get(path))) for path in paths
+        }
+
+    def findings(self, kept: Kept) -> tuple[Finding, ...]:
         """Return the lines of changed C and C++ files that redefine the macros of assertions, unless the reference does."""
         if not any(RUNNERS[suite.runner].language == C for suite in self.suites.graded):
             return ()
@@ -204,13 +208,12 @@ class _Guard:
         """Give files that hold tests beside their code the tests that the reference leaves there.
 
         Args:
-            paths: Paths that the patch or the reference changes.
             patched: The files of the patch, which this changes.
 
         Returns:
             The files whose tests cannot be separated from their code.
         """
-        found = []
+        findings = []
         for path in sorted(paths) if self.files is not None else ():
             code, tests = patched.get(path), self.solved.get(path)
             if self.files is None or code is None or tests is None or code == tests:
@@ -219,11 +222,11 @@ class _Guard:
                 content = self.files.combined(path, self._blob(code), self._blob(tests))
             except ValueError:
                 if code != self.base.get(path):
-                    found.append(Finding(path, 1, "", "has tests that cannot be told apart from its code"))
+                    findings.append(Finding(path, 1, "", "has tests that cannot be told apart from its code"))
                 continue
             if content is not None:
                 patched[path] = replace(code, sha=self.store.put_blob(content))
-        return tuple(found)
+        return tuple(findings)
 
     def _blob(self, entry: TreeEntry) -> bytes:
         return self.store.get_blob(entry.sha)
@@ -241,8 +244,6 @@ def is_guarded(path: str, base: Collection[str], answer: Answer, of_answer: Coll
     """Return whether a patch must not change this file: a test, or a file that decides how tests run.
 
     Args:
-        base: All paths of the base.
-        answer: The instance's answer.
         of_answer: Paths that the reference changes. They are needed because a folder called `testing` may
             contain the code itself.
     """
@@ -256,11 +257,13 @@ def is_guarded(path: str, base: Collection[str], answer: Answer, of_answer: Coll
     return is_test_file(path) and path not in of_answer
 
 
-def _entries(store: TreeStore, tree: str) -> dict[str, TreeEntry]:
+def entries_of(store: TreeStore, tree: str) -> dict[str, TreeEntry]:
+    """Return the files of a tree, by path."""
     return {entry.path: entry for entry in store.list_tree(tree)}
 
 
-def _set(entries: dict[str, TreeEntry], path: str, entry: TreeEntry | None) -> None:
+def put_entry(entries: dict[str, TreeEntry], path: str, entry: TreeEntry | None) -> None:
+    """Make a file what it is in another tree; None removes it."""
     if entry is None:
         entries.pop(path, None)
     else:

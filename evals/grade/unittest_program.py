@@ -25,9 +25,6 @@ def listen_to_unittest(tell: Any) -> Any:
 
     The patched methods are those of the base classes, which overriding test cases call in the end. After its
     tests, each runner runs a canary.
-
-    Returns:
-        A function to call after the tests.
     """
     import unittest
 

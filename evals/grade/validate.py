@@ -1,6 +1,7 @@
-"""Check that an instance can be graded.
+"""Check that instances can be graded, and grade predictions with what is known of their instances.
 
-The reference patch must resolve it in every run. An empty patch and a harmless patch must not.
+The reference patch must resolve an instance in every run. An empty patch and a harmless patch must not. In both cases every
+instance gets a result, even if an error occurs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from m3agent.agent.exit_codes import FAILURES
 from m3agent.evals.data.instance import Answer, DataError, Instance
 from m3agent.evals.data.load import digest
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
@@ -50,7 +52,6 @@ class Validation(BaseModel):
 
     instance_id: str
     valid: bool
-    """Whether the instance can be graded."""
     reason: str = ""
     """Why it cannot; empty if it can."""
     image: str = ""
@@ -66,7 +67,6 @@ class Validation(BaseModel):
     reference: tuple[Verdict, ...] = ()
     """Verdict of each run with the reference patch."""
     empty: Verdict = Verdict.EMPTY
-    """Verdict of the empty patch."""
     harmless: Verdict | None = None
     """Verdict of the harmless patch; None if it was not tried."""
     official: tuple[OfficialGrade, OfficialGrade] | None = None
@@ -124,12 +124,12 @@ class Validations:
         Raises:
             DataError: The instance is invalid or was not validated.
         """
-        found = self.found.get(instance.id)
-        if found is None:
+        known = self.found.get(instance.id)
+        if known is None:
             raise DataError(f"{instance.id} was not validated")
-        if not found.valid:
-            raise DataError(found.reason)
-        update = {"fail_to_pass": found.fail_to_pass, "pass_to_pass": found.pass_to_pass}
+        if not known.valid:
+            raise DataError(known.reason)
+        update = {"fail_to_pass": known.fail_to_pass, "pass_to_pass": known.pass_to_pass}
         return instance.model_copy(update={"answer": instance.answer.model_copy(update=update)})
 
     def sorted_out(self, instances: Sequence[Instance]) -> tuple[list[Instance], dict[str, str]]:
@@ -176,18 +176,20 @@ async def validate(
         built = time.monotonic()
         on_phase("tests")
         try:
-            found = await _validate(instance, grader, image, runs, official=official)
+            validation = await _validate(instance, grader, image, runs, official=official)
         except InvalidInstance as error:
             if not can_grade(instance):
                 raise
-            found = await _validate_by_benchmark(instance, image, runs, str(error))
+            validation = await _validate_by_benchmark(instance, image, runs, str(error))
     except (EnvironmentBuildFailed, ImageMissing) as error:  # perhaps only because of the network: try again
-        found, content = Validation(instance_id=instance.id, valid=False, reason=str(error)), ""
+        validation, content = Validation(instance_id=instance.id, valid=False, reason=str(error)), ""
     except (DataError, InvalidInstance, DoesNotApply) as error:
-        found = Validation(instance_id=instance.id, valid=False, reason=str(error), image=image)
+        validation = Validation(instance_id=instance.id, valid=False, reason=str(error), image=image)
     ended = time.monotonic()
     spent = {"environment": built - started, "tests": ended - built} if image else {}
-    return found.model_copy(update={"seconds": round(ended - started, 3), "content": content, "spent": spent})
+    return validation.model_copy(
+        update={"seconds": round(ended - started, 3), "content": content, "spent": spent}
+    )
 
 
 def _content(instance: Instance, runs: int, official: bool) -> str:
@@ -292,11 +294,6 @@ async def validate_all(
 
     Args:
         known: Earlier results by instance id. They are used for instances that did not change.
-        on_phase: Called with the id of an instance and the name of a phase that begins.
-        on_done: Called with each result as soon as it is there.
-
-    Returns:
-        The results, in the order of the instances.
 
     Raises:
         EngineUnavailable: No container engine answers.
@@ -317,5 +314,60 @@ async def validate_all(
                 found = Validation(instance_id=instance.id, valid=False, reason=reason, machine_failed=True)
         on_done(found)
         return found
+
+    return await some_at_a_time(workers, one, instances)
+
+
+class Graded(BaseModel):
+    """Both verdicts on one prediction."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    instance_id: str
+    strict: Grade
+    official: OfficialGrade | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two verdicts contradict each other."""
+        if self.official is None or self.official.resolved is None:
+            return False
+        return self.official.resolved != (self.strict.verdict is Verdict.RESOLVED)
+
+
+async def grade_all(
+    instances: Sequence[Instance],
+    patches: Mapping[str, bytes],
+    environments: Environments,
+    grader: Grader,
+    *,
+    workers: int,
+    validations: Validations | None = None,
+    folder: Path | None = None,
+    on_done: Callable[[Graded], None] = lambda _: None,
+) -> list[Graded]:
+    """Grade the patch of each instance, up to `workers` at a time.
+
+    Args:
+        folder: Keeps the logs of each instance; None to discard them.
+    """
+
+    async def one(instance: Instance) -> Graded:
+        official = None
+        with tempfile.TemporaryDirectory(prefix="m3agent-grade-") as temporary:
+            logs = Path(temporary) if folder is None else folder / instance.id
+            logs.mkdir(parents=True, exist_ok=True)
+            try:
+                steady = instance if validations is None else validations.applied(instance)
+                patch = patches[instance.id]
+                image = await environments.image(steady.task) if patch.strip() else ""
+                strict, official = await grader.grade(steady, patch, image, logs)
+            except (DataError, EnvironmentBuildFailed) as error:
+                strict = Grade(verdict=Verdict.INVALID, reason=str(error))
+            except FAILURES as error:
+                strict = Grade(verdict=Verdict.INFRA, reason=str(error))
+        graded = Graded(instance_id=instance.id, strict=strict, official=official)
+        on_done(graded)
+        return graded
 
     return await some_at_a_time(workers, one, instances)

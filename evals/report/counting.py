@@ -1,17 +1,158 @@
-"""Decide which attempts of a run count, and count the results of each instance.
+"""Decide which attempts of a run count, count the results of each instance, and sum up what the attempts used.
 
-All numbers of a report use these rules.
+All numbers of a report use these rules. Unknown amounts are counted as unknown, never as 0.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from m3agent.evals.data.instance import INSTANCE_ID
-from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
+from m3agent.evals.data.results import AttemptRecord, RunConfig, Seconds, Verdict
 from m3agent.evals.data.run_folder import RUN, RunFolder
 from m3agent.util.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Statistics of an amount that is known for some attempts only.
+
+    If `unknown` is above 0, `total` and `per_resolved` are lower bounds.
+    """
+
+    known: int
+    """Number of attempts with a known amount."""
+    unknown: int
+    total: float | None = None
+    """Sum over the known ones; None if there are none, as for the next three."""
+    mean: float | None = None
+    median: float | None = None
+    largest: float | None = None
+    per_resolved: float | None = None
+    """The total divided by the number of attempts that resolved their instance; None if none did."""
+
+
+@dataclass(frozen=True)
+class CacheShare:
+    """The share of prompt tokens that came from the server's prefix cache."""
+
+    share: float | None
+    """The share, from 0 to 1; None if it is unknown."""
+    known: int
+    """Number of attempts with both counts known; only these are used."""
+    unknown: int
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """Stalls that m3agent detected."""
+
+    kinds: dict[str, tuple[int, int]]
+    """By kind, the number of stalls and the number of attempts with such a stall."""
+    attempts: int
+    """Number of attempts with any stall."""
+    known: int
+    """Number of attempts with a session log."""
+    unknown: int
+    """Number of attempts without a session log."""
+
+
+@dataclass(frozen=True)
+class UsageSummary:
+    """What a set of attempts used. `tokens` are prompt and completion tokens. Seconds are wall time.
+
+    `test_seconds` are those of the processes that ran tests.
+    """
+
+    attempts: int
+    resolved: int
+    tokens: Amount
+    prompt_tokens: Amount
+    completion_tokens: Amount
+    reasoning_tokens: Amount
+    turns: Amount
+    cost: Amount
+    cache: CacheShare
+    stalls: Stalls
+    seconds: Amount
+    environment_seconds: Amount
+    agent_seconds: Amount
+    grade_seconds: Amount
+    test_seconds: Amount
+
+
+def tokens_of(result: AttemptRecord) -> int | None:
+    """Return the prompt and completion tokens of an attempt; None if one of the counts is unknown."""
+    prompt, completion = result.usage.prompt_tokens, result.usage.completion_tokens
+    return None if prompt is None or completion is None else prompt + completion
+
+
+def seconds_of(result: AttemptRecord) -> float:
+    """Return the wall time of all phases of an attempt, in seconds."""
+    return math.fsum((result.seconds.environment, result.seconds.agent, result.seconds.grade))
+
+
+def used(results: Sequence[AttemptRecord]) -> UsageSummary:
+    """Return what the attempts used; their order does not matter."""
+    resolved = sum(result.verdict is Verdict.RESOLVED for result in results)
+
+    def amount(values: Iterable[float | None]) -> Amount:
+        return _amount(list(values), resolved)
+
+    counts = ("prompt_tokens", "completion_tokens", "reasoning_tokens", "turns", "cost")
+    return UsageSummary(
+        attempts=len(results),
+        resolved=resolved,
+        tokens=amount(map(tokens_of, results)),
+        **{name: amount(getattr(result.usage, name) for result in results) for name in counts},
+        cache=_cache(results),
+        stalls=_stalls(results),
+        seconds=amount(map(seconds_of, results)),
+        **{
+            f"{name}_seconds": amount(getattr(r.seconds, name) for r in results)
+            for name in Seconds.model_fields
+        },
+        # an attempt without a grade ran no tests, so its amount is known: 0
+        test_seconds=amount(result.grade.test_seconds if result.grade else 0.0 for result in results),
+    )
+
+
+def _amount(values: Sequence[float | None], resolved: int) -> Amount:
+    known = [value for value in values if value is not None]
+    unknown = len(values) - len(known)
+    if not known:
+        return Amount(0, unknown)
+    total = math.fsum(known)  # independent of the order
+    return Amount(
+        len(known), unknown, total, total / len(known), statistics.median(known), max(known),
+        total / resolved if resolved else None,
+    )  # fmt: skip
+
+
+def _cache(results: Sequence[AttemptRecord]) -> CacheShare:
+    pairs = [
+        (result.usage.cached_tokens, result.usage.prompt_tokens)
+        for result in results
+        if result.usage.cached_tokens is not None and result.usage.prompt_tokens is not None
+    ]
+    prompt = sum(prompt for _, prompt in pairs)
+    share = sum(cached for cached, _ in pairs) / prompt if prompt else None
+    return CacheShare(share, len(pairs), len(results) - len(pairs))
+
+
+def _stalls(results: Sequence[AttemptRecord]) -> Stalls:
+    logged = [result for result in results if result.session is not None]
+    kinds: dict[str, tuple[int, int]] = {}
+    for kind in sorted({kind for result in logged for kind in result.stalls}):
+        counts = [count for result in logged if (count := result.stalls.get(kind, 0)) > 0]
+        kinds[kind] = (sum(counts), len(counts))
+    stalled = sum(any(result.stalls.values()) for result in logged)
+    return Stalls(kinds, stalled, len(logged), len(results) - len(logged))
+
 
 ORDER = (
     Verdict.ERROR,
@@ -34,15 +175,8 @@ class Tally:
     """The results of a run by instance; the order of the results does not matter.
 
     Attributes:
-        config: The run's configuration.
-        results: Results by instance id and attempt number.
-        instances: Sorted ids of all instances.
-        repos: Repository of each instance.
         missing: Attempts without a result, or with the verdict `infra`.
-        missing_of: Number of missing attempts by instance.
-        resolved: Number of successful attempts by instance.
         invalid: Instances with an attempt whose verdict is `invalid`: the instance itself is at fault.
-        counted: The other instances.
     """
 
     def __init__(self, config: RunConfig, repos: Mapping[str, str], results: Iterable[AttemptRecord]) -> None:
@@ -108,13 +242,11 @@ def tally_of(run: RunFolder) -> Tally:
     for ident in run.config.instances:
         if not INSTANCE_ID.fullmatch(ident):  # it becomes a file name; the run may be foreign
             raise UsageError(f"{run.path / RUN} names an instance {ident!r}, which is not an instance id.")
-    found: list[AttemptRecord] = []
-    for ident, number in run.wanted():
-        result = run.result(ident, number)
-        if result is not None and (result.instance_id, result.attempt) != (ident, number):
-            where = run.attempt(ident, number)
+    results = {attempt: result for attempt in run.wanted() if (result := run.result(*attempt)) is not None}
+    for attempt, result in results.items():
+        if (result.instance_id, result.attempt) != attempt:
             raise UsageError(
-                f"{where} holds the result of {result.instance_id}, attempt {result.attempt}: remove it to repeat it."
+                f"{run.attempt(*attempt)} holds the result of {result.instance_id}, attempt {result.attempt}: "
+                "remove it to repeat it."
             )
-        found += [] if result is None else [result]
-    return Tally(run.config, run.repos, found)
+    return Tally(run.config, run.repos, results.values())

@@ -16,10 +16,18 @@ from xml.etree import ElementTree  # only for writing
 from pydantic import TypeAdapter
 
 from m3agent.evals.data.results import AttemptRecord, RunConfig, TestCount, Verdict
-from m3agent.evals.report.compare import RunComparison
-from m3agent.evals.report.model import RunReport
-from m3agent.evals.report.usage import seconds_of
+from m3agent.evals.report.counting import seconds_of
+from m3agent.evals.report.model import RunComparison, RunReport
 
+COUNTED = (
+    *("total", "submitted", "completed", "resolved", "unresolved", "infra_failure", "ambiguous_failure"),
+    *("empty_patch", "error"),
+)
+LISTED = (
+    *("completed", "incomplete", "empty_patch", "submitted", "resolved", "unresolved", "infra_failure"),
+    "ambiguous_failure",
+)
+"""Outcomes in the official report, in its order: those that are counted, and those whose instances it lists."""
 ATTEMPT = 1
 """Number of the attempt that the files contain."""
 MOST_TESTS = 50
@@ -83,35 +91,16 @@ def official_report(config: RunConfig, results: Iterable[AttemptRecord]) -> str:
     cases). The official tools also guess infrastructure failures from logs. Those labels change no score and
     are not computed here.
     """
-    sent = submitted(results)
-    ids: dict[str, set[str]] = {name: set() for name in ("resolved", "unresolved", "empty_patch", "error")}
-    for result in sent:
+    ids: dict[str, set[str]] = {name: set() for name in (*COUNTED, *LISTED)}
+    for result in submitted(results):
         ids[_outcome(result)].add(result.instance_id)
-    everything = set(config.instances)
-    submitted_ids = {result.instance_id for result in sent}
-    completed = ids["resolved"] | ids["unresolved"]
-    report: dict[str, Any] = {
-        "total_instances": len(everything),
-        "submitted_instances": len(submitted_ids),
-        "completed_instances": len(completed),
-        "resolved_instances": len(ids["resolved"]),
-        "unresolved_instances": len(ids["unresolved"]),
-        "infra_failure_instances": 0,
-        "ambiguous_failure_instances": 0,
-        "empty_patch_instances": len(ids["empty_patch"]),
-        "error_instances": len(ids["error"]),
-        "completed_ids": sorted(completed),
-        "incomplete_ids": sorted(everything - submitted_ids),
-        "empty_patch_ids": sorted(ids["empty_patch"]),
-        "submitted_ids": sorted(submitted_ids),
-        "resolved_ids": sorted(ids["resolved"]),
-        "unresolved_ids": sorted(ids["unresolved"]),
-        "infra_failure_ids": [],
-        "ambiguous_failure_ids": [],
-        "failure_reasons": {},
-        "error_ids": sorted(ids["error"]),
-        "schema_version": 2,
-    }
+    ids["total"] = set(config.instances)
+    ids["completed"] = ids["resolved"] | ids["unresolved"]
+    ids["submitted"] = ids["completed"] | ids["empty_patch"] | ids["error"]
+    ids["incomplete"] = ids["total"] - ids["submitted"]
+    report: dict[str, Any] = {f"{name}_instances": len(ids[name]) for name in COUNTED}
+    report |= {f"{name}_ids": sorted(ids[name]) for name in LISTED}
+    report |= {"failure_reasons": {}, "error_ids": sorted(ids["error"]), "schema_version": 2}
     return json.dumps(report, indent=4) + "\n"
 
 

@@ -1,6 +1,6 @@
-"""The report of a run as a plain object.
+"""The report of a run, and the comparison of two runs, as plain objects.
 
-The table, the page and the JSON show it without further computation. It depends only on the results, not on
+The table, the page and the JSON show them without further computation. They depend only on the results, not on
 their order or on the current time.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
-from m3agent.evals.report.counting import Attempt, Tally
-from m3agent.evals.report.statistics import Mean, mean, pass_all_k, pass_at_k
-from m3agent.evals.report.usage import UsageSummary, used
+from m3agent.evals.report.counting import Attempt, Tally, UsageSummary, used
+from m3agent.evals.report.statistics import Mean, Paired, mean, paired, pass_all_k, pass_at_k
 
 FORMAT = 1
 """Version of the JSON; it changes when a field changes its meaning."""
@@ -44,7 +44,6 @@ class PassK:
     """Estimates for k attempts, as means over the instances."""
 
     k: int
-    """Number of attempts."""
     one: Mean
     """Probability that at least one of k attempts succeeds (pass@k)."""
     all_of: Mean
@@ -56,15 +55,12 @@ class RepositoryResults:
     """The results of one repository."""
 
     name: str
-    """Name of the repository."""
     invalid: int
-    """Number of invalid instances."""
     score: Score
     """Score without invalid instances."""
     verdicts: dict[Verdict, int]
     """Number of attempts by verdict, including those at invalid instances."""
     used: UsageSummary
-    """What its attempts used."""
 
 
 @dataclass(frozen=True)
@@ -88,25 +84,20 @@ class RunReport:
     """The results of a run."""
 
     config: RunConfig
-    """The run's configuration."""
     repos: dict[str, str]
-    """Repository of each instance."""
     score: Score
     """Score without invalid instances."""
     over_all: Score
     """Score that counts invalid instances as not resolved."""
     invalid: tuple[str, ...]
-    """Invalid instances."""
     missing: tuple[Attempt, ...]
     """Attempts without a result, or with the verdict `infra`."""
     verdicts: dict[Verdict, int]
-    """Number of attempts by verdict."""
     pass_k: tuple[PassK, ...]
     """Estimates for several attempts; empty if attempts are missing."""
     used: UsageSummary
     """What the counting attempts used."""
     repositories: tuple[RepositoryResults, ...]
-    """The results by repository."""
     agreement: Agreement | None
     """Comparison with the official verdicts; None if there are none."""
     undone: tuple[str, ...]
@@ -120,7 +111,6 @@ class RunReport:
     notes: tuple[str, ...]
     """Facts to know before trusting the numbers."""
     format: int = FORMAT
-    """Version of the JSON."""
 
     @property
     def complete(self) -> bool:
@@ -184,15 +174,15 @@ def _pass_k(tally: Tally) -> tuple[PassK, ...]:
     if n == 1 or tally.missing or not tally.counted:
         return ()
     repos = [tally.repo(ident) for ident in tally.counted]
-    found: list[PassK] = []
+    rows: list[PassK] = []
     for k in range(1, n + 1):
         if k > _EVERY_K and k != n and k.bit_count() != 1:  # beyond _EVERY_K: powers of two, and n
             continue
-        one = mean([pass_at_k(n, tally.resolved[ident], k) for ident in tally.counted], repos)
+        any_of = mean([pass_at_k(n, tally.resolved[ident], k) for ident in tally.counted], repos)
         all_of = mean([pass_all_k(n, tally.resolved[ident], k) for ident in tally.counted], repos)
-        if one is not None and all_of is not None:
-            found.append(PassK(k, one, all_of))
-    return tuple(found)
+        if any_of is not None and all_of is not None:
+            rows.append(PassK(k, any_of, all_of))
+    return tuple(rows)
 
 
 def _repositories(tally: Tally, counting: Sequence[AttemptRecord]) -> tuple[RepositoryResults, ...]:
@@ -219,21 +209,17 @@ def _agreement(config: RunConfig, results: Iterable[AttemptRecord]) -> Agreement
     graded = [result for result in results if result.grade is not None]
     if not any(result.official for result in graded):
         return None
-    pairs = [
-        (result, result.grade.verdict is Verdict.RESOLVED, result.official.resolved)
-        for result in graded
-        if result.grade is not None and result.official is not None and result.official.resolved is not None
-    ]
+    by_verdicts: defaultdict[tuple[bool, bool], list[AttemptRecord]] = defaultdict(list)
+    for result in graded:
+        if result.grade and result.official and result.official.resolved is not None:
+            by_verdicts[result.grade.verdict is Verdict.RESOLVED, result.official.resolved].append(result)
+    known = sum(map(len, by_verdicts.values()))
     return Agreement(
-        both=sum(strict and official for _, strict, official in pairs),
-        neither=sum(not strict and not official for _, strict, official in pairs),
-        only_strict=_labels(
-            config, (result for result, strict, official in pairs if strict and not official)
-        ),
-        only_official=_labels(
-            config, (result for result, strict, official in pairs if official and not strict)
-        ),
-        unknown=len(graded) - len(pairs),
+        both=len(by_verdicts[True, True]),
+        neither=len(by_verdicts[False, False]),
+        only_strict=_labels(config, by_verdicts[True, False]),
+        only_official=_labels(config, by_verdicts[False, True]),
+        unknown=len(graded) - known,
     )
 
 
@@ -253,3 +239,95 @@ def _notes(tally: Tally) -> Iterable[str]:
             yield f"{ident} is left out as invalid, though some of its attempts could be graded"
     if strange := sorted(ident for ident in tally.instances if ident not in tally.repos):
         yield f"the repository of {', '.join(strange)} is not known: they are counted as one repository"
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """This run compared with another, on common instances that are complete and valid in both.
+
+    In pairs, this run comes first.
+    """
+
+    other: str
+    agents: tuple[str, str]
+    attempts: tuple[int, int]
+    """Attempts at each instance."""
+    instances: int
+    rates: tuple[float, float] | None
+    """Mean rates; None if there are no such instances."""
+    paired: Paired | None
+    """The statistical test; None if there are no such instances."""
+    won: tuple[str, ...]
+    """Instances on which this run has the higher rate."""
+    lost: tuple[str, ...]
+    """Instances on which this run has the lower rate."""
+    only_here: tuple[str, ...]
+    only_there: tuple[str, ...]
+    left_out: tuple[str, ...]
+    """Common instances that are invalid or incomplete in a run."""
+    used: tuple[UsageSummary, UsageSummary]
+    """What the runs used on the compared instances."""
+    notes: tuple[str, ...]
+
+
+def compare(here: Tally, there: Tally, other: str = "") -> RunComparison:
+    """Compare two runs. Instances are matched by id; `notes` mentions differences between the runs' data.
+
+    Args:
+        other: Folder of the other run, as the user wrote it.
+    """
+    mine, theirs = set(here.instances), set(there.instances)
+    unfit = {*here.invalid, *there.invalid, *here.missing_of, *there.missing_of}
+    counted = sorted((mine & theirs) - unfit)
+    first, second = ([tally.rate(ident) for ident in counted] for tally in (here, there))
+    single = here.config.attempts == there.config.attempts == 1
+    rows = list(zip(counted, first, second, strict=True))
+    return RunComparison(
+        other=other,
+        agents=(here.config.agent, there.config.agent),
+        attempts=(here.config.attempts, there.config.attempts),
+        instances=len(counted),
+        rates=(fmean(first), fmean(second)) if counted else None,
+        paired=paired(first, second, [here.repo(ident) for ident in counted], single=single),
+        won=tuple(ident for ident, a, b in rows if a > b),
+        lost=tuple(ident for ident, a, b in rows if a < b),
+        only_here=tuple(sorted(mine - theirs)),
+        only_there=tuple(sorted(theirs - mine)),
+        left_out=tuple(sorted(mine & theirs & unfit)),
+        used=(_used(here, counted), _used(there, counted)),
+        notes=tuple(_cautions(here, there)),
+    )
+
+
+def _used(tally: Tally, counted: list[str]) -> UsageSummary:
+    wanted = set(counted)
+    return used([result for result in tally.counting() if result.instance_id in wanted])
+
+
+def _limit(tally: Tally, name: str) -> str:
+    seconds = tally.config.timeouts.get(name)
+    return "none" if seconds is None else f"{seconds:g} s"
+
+
+def _cautions(here: Tally, there: Tally) -> list[str]:
+    notes: list[str] = []
+    if here.config == there.config:
+        notes.append("both runs have the same configuration: the differences are chance")
+    if here.config.data != there.config.data:
+        if here.instances == there.instances:
+            notes.append(
+                "the runs have the same ids but different data: their instances may not be the same tasks"
+            )
+        else:
+            notes.append(
+                "the runs attempted different instances; those with the same id are compared as the same task"
+            )
+    if here.config.timeouts != there.config.timeouts:
+        differ = sorted(
+            name
+            for name in {**here.config.timeouts, **there.config.timeouts}
+            if here.config.timeouts.get(name) != there.config.timeouts.get(name)
+        )
+        limits = ", ".join(f"{name} {_limit(here, name)} and {_limit(there, name)}" for name in differ)
+        notes.append(f"the runs had different time limits: {limits}")
+    return notes

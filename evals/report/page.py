@@ -26,10 +26,8 @@ from m3agent.agent.session.log_reader import LOG, read_log
 from m3agent.evals.data.results import FAILED, AttemptRecord, Verdict
 from m3agent.evals.data.run_folder import PATCH, RunFolder, config_hash
 from m3agent.evals.report import wording
-from m3agent.evals.report.compare import RunComparison
-from m3agent.evals.report.counting import Attempt
-from m3agent.evals.report.model import RunReport
-from m3agent.evals.report.usage import seconds_of, tokens_of
+from m3agent.evals.report.counting import Attempt, seconds_of, tokens_of
+from m3agent.evals.report.model import RunComparison, RunReport
 from m3agent.util.errors import M3AgentError, UsageError
 
 MOST_PATCH = 6_000
@@ -77,11 +75,7 @@ class AttemptRow:
 
     result: AttemptRecord
     label: str
-    """Its name."""
-    link: str
-    """Address of its session's page; empty if the session has no page."""
-    problem: str
-    """Why its session has no page; empty otherwise."""
+    session: SessionPage
     patch: list[FilePatch]
     """The beginning of its patch."""
     patch_cut: int
@@ -92,23 +86,22 @@ class AttemptRow:
 
 def rows(run: RunFolder, report: RunReport, sessions: Mapping[Attempt, SessionPage]) -> list[AttemptRow]:
     """Return a row for each attempt with a result, failures first; the patches are read from the disk."""
-    found: list[AttemptRow] = []
+    made: list[AttemptRow] = []
     for result in report.results:
         session = sessions.get((result.instance_id, result.attempt), SessionPage())
         file = run.attempt(result.instance_id, result.attempt) / PATCH
         patch = _text(file)
-        found.append(
+        made.append(
             AttemptRow(
                 result=result,
                 label=report.label(result.instance_id, result.attempt),
-                link=quote(session.link),
-                problem=session.problem,
+                session=session,
                 patch=parse_patch(patch[:MOST_PATCH]) if patch.strip() else [],
                 patch_cut=max(0, len(patch) - MOST_PATCH),
                 patch_file=file.relative_to(run.path).as_posix(),
             )
         )
-    return found
+    return made
 
 
 def _text(file: Path) -> str:
@@ -201,14 +194,14 @@ def write_sessions(
     folder = folder_of(page)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder} is for the sessions' pages, and it is not a folder: name another page")
-    found: dict[Attempt, SessionPage] = {}
-    said = time.monotonic()
+    pages: dict[Attempt, SessionPage] = {}
+    told_at = time.monotonic()
     for number, (result, session) in enumerate(logged, 1):
-        found[result.instance_id, result.attempt] = _write_one(run, result, session, folder)
-        if time.monotonic() - said > _SAY_EVERY:
-            said = time.monotonic()
+        pages[result.instance_id, result.attempt] = _write_one(run, result, session, folder)
+        if time.monotonic() - told_at > _SAY_EVERY:
+            told_at = time.monotonic()
             say(f"{number:,} of {len(logged):,} sessions' pages are written")
-    return found
+    return pages
 
 
 def _write_one(run: RunFolder, result: AttemptRecord, session: str, folder: Path) -> SessionPage:
@@ -225,7 +218,7 @@ def _write_one(run: RunFolder, result: AttemptRecord, session: str, folder: Path
     name = f"{result.instance_id}-{result.attempt}.html"
     folder.mkdir(exist_ok=True)
     write_page(folder / name, shown.encode())
-    return SessionPage(link=f"{folder.name}/{name}")
+    return SessionPage(link=quote(f"{folder.name}/{name}"))
 
 
 def verdict_bars(rows: Sequence[tuple[str, Mapping[Verdict, int]]]) -> Markup:
@@ -267,10 +260,6 @@ def histogram(
     Attempts that resolved their instance are drawn below the others.
 
     Args:
-        title: Name of the amount.
-        resolved: Amounts of the attempts that resolved their instance.
-        others: Amounts of the other attempts.
-        tick: Formats an amount.
         smallest: Smallest width of a bin. A value on an edge belongs to the bin above it.
     """
     values = [*resolved, *others]

@@ -20,9 +20,6 @@ from statistics import NormalDist
 CONFIDENCE = 0.95
 
 _NOTHING = 1e-12  # a standard error below this is a rounding error
-_TINY = 1e-300
-_CLOSE = 1e-15
-_MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,7 @@ class Mean:
     """The mean of `n` instances' values in [0, 1]."""
 
     value: float
-    """The mean."""
     n: int
-    """Number of instances."""
     clusters: int
     """Number of repositories."""
     wilson: Interval
@@ -57,23 +52,19 @@ class RobustMean:
     error: float
     freedom: int
 
-    def interval(self, confidence: float, least: float) -> Interval:
+    def interval(self, least: float) -> Interval:
         """Return the t interval, cut to values from `least` to 1; it contains the mean whatever is rounded."""
-        half = t_quantile(confidence, self.freedom) * self.error
+        half = t_quantile(CONFIDENCE, self.freedom) * self.error
         low, high = min(self.value, self.value - half), max(self.value, self.value + half)
         return Interval(max(least, low), min(1.0, high))
 
 
-def mean(values: Sequence[float], clusters: Sequence[str], confidence: float = CONFIDENCE) -> Mean | None:
+def mean(values: Sequence[float], clusters: Sequence[str]) -> Mean | None:
     """Return the mean of values in [0, 1] with its intervals; None if there are no values.
 
     Wilson's interval uses the sum of the values as the number of successes, which need not be an integer.
     Values in [0, 1] vary at most as much as successes and failures with the same mean. The interval is
     therefore never too narrow, but may be too wide.
-
-    Args:
-        clusters: Repository of each value.
-        confidence: Level of the intervals.
     """
     if not values:
         return None
@@ -82,12 +73,12 @@ def mean(values: Sequence[float], clusters: Sequence[str], confidence: float = C
         value=total / len(values),
         n=len(values),
         clusters=len(set(clusters)),
-        wilson=wilson(total, len(values), confidence),
-        clustered=clustered(values, clusters, confidence),
+        wilson=wilson(total, len(values)),
+        clustered=clustered(values, clusters),
     )
 
 
-def wilson(successes: float, n: int, confidence: float = CONFIDENCE) -> Interval:
+def wilson(successes: float, n: int) -> Interval:
     """Return Wilson's score interval of a proportion.
 
     Wilson 1927; Brown, Cai and DasGupta 2001 recommend it for small n.
@@ -97,7 +88,7 @@ def wilson(successes: float, n: int, confidence: float = CONFIDENCE) -> Interval
     """
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"{successes} of {n} is not a proportion")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
@@ -107,15 +98,13 @@ def wilson(successes: float, n: int, confidence: float = CONFIDENCE) -> Interval
     return Interval(low, high)
 
 
-def clustered(
-    values: Sequence[float], clusters: Sequence[str], confidence: float = CONFIDENCE
-) -> Interval | None:
+def clustered(values: Sequence[float], clusters: Sequence[str]) -> Interval | None:
     """Return the t interval of a mean of values in [0, 1], cut to [0, 1]; None if `robust_mean` returns None.
 
     It uses the cluster-robust standard error.
     """
-    found = robust_mean(values, clusters)
-    return None if found is None else found.interval(confidence, 0.0)
+    robust = robust_mean(values, clusters)
+    return None if robust is None else robust.interval(0.0)
 
 
 def robust_mean(values: Sequence[float], clusters: Sequence[str]) -> RobustMean | None:
@@ -183,7 +172,6 @@ class Paired:
     """The mean difference of two runs over `n` instances."""
 
     n: int
-    """Number of instances."""
     difference: float
     """The mean of the first run's rate minus the second's, in [-1, 1]."""
     test: str
@@ -204,7 +192,6 @@ def paired(
     clusters: Sequence[str],
     *,
     single: bool,
-    confidence: float = CONFIDENCE,
 ) -> Paired | None:
     """Compare the rates of the instances in two runs.
 
@@ -212,30 +199,20 @@ def paired(
     interval is Newcombe's. Otherwise it is a t test of the mean difference, clustered by repository if that
     is defined, else by instance. In both cases, `clustered` is the interval that treats the instances of a
     repository as related.
-
-    Args:
-        first: Rates in the first run.
-        second: Rates in the second run, in the same order.
-        clusters: Repository of each instance.
-        single: Whether both runs have one attempt at each instance.
-        confidence: Level of the intervals.
-
-    Returns:
-        None if there are no instances.
     """
     if not first:
         return None
     differences = [a - b for a, b in zip(first, second, strict=True)]
     n = len(differences)
     robust = robust_mean(differences, clusters)
-    by_repository = None if robust is None else robust.interval(confidence, -1.0)
+    by_repository = None if robust is None else robust.interval(-1.0)
     difference = math.fsum(differences) / n
     if single:
         won, lost = (sum(d * sign > 0 for d in differences) for sign in (1, -1))
         both = sum(a == b == 1 for a, b in zip(first, second, strict=True))
         return Paired(
             n, difference, "exact McNemar", mcnemar(won, lost), "Newcombe, paired",
-            newcombe(both, won, lost, n - both - won - lost, confidence), by_repository,
+            newcombe(both, won, lost, n - both - won - lost), by_repository,
         )  # fmt: skip
     by = "repository"
     if robust is None:
@@ -247,25 +224,21 @@ def paired(
         )
     p = t_tails(robust.value / robust.error, robust.freedom)
     named = f"{test}, {robust.freedom} degrees of freedom"
-    return Paired(n, difference, named, p, method, robust.interval(confidence, -1.0), by_repository)
+    return Paired(n, difference, named, p, method, robust.interval(-1.0), by_repository)
 
 
 def mcnemar(won: int, lost: int) -> float:
     """Return the two-sided p value of the exact McNemar test.
 
     It is the probability that fair coins split `won` + `lost` at least as unevenly. Instances on which both
-    runs agree carry no information about which run is better (McNemar 1947). The result is 1 if there are no
-    other instances.
+    runs agree carry no information about which run is better (McNemar 1947).
     """
     flips = won + lost
-    ways = tail = 1  # of choosing zero of them
-    for few in range(min(won, lost)):
-        ways = ways * (flips - few) // (few + 1)
-        tail += ways
+    tail = sum(math.comb(flips, few) for few in range(min(won, lost) + 1))
     return min(1.0, 2 * tail / (1 << flips))
 
 
-def newcombe(both: int, won: int, lost: int, neither: int, confidence: float = CONFIDENCE) -> Interval:
+def newcombe(both: int, won: int, lost: int, neither: int) -> Interval:
     """Return the interval of a difference of paired proportions.
 
     This is method 10 of Newcombe 1998 (Statistics in Medicine 17:2635). It combines the Wilson intervals of
@@ -273,7 +246,7 @@ def newcombe(both: int, won: int, lost: int, neither: int, confidence: float = C
     is defined for every table with at least one pair.
     """
     n = both + won + lost + neither
-    ends = [wilson(count, n, confidence) for count in (both + won, both + lost)]
+    ends = [wilson(count, n) for count in (both + won, both + lost)]
     rates = ((both + won) / n, (both + lost) / n)
     down = [rate - end.low for rate, end in zip(rates, ends, strict=True)]
     up = [end.high - rate for rate, end in zip(rates, ends, strict=True)]
@@ -303,18 +276,19 @@ def _third_side(a: float, b: float, phi: float) -> float:
     return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
 
 
-def t_tails(t: float, freedom: float) -> float:
-    """Return the probability that |T| is at least |t|, with `freedom` degrees of freedom (above 0).
+def t_tails(t: float, freedom: int) -> float:
+    """Return the probability that |T| is at least |t| (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    is_odd = freedom % 2 == 1
+    term, total = math.cos(angle) if is_odd else 1.0, 0.0
+    for power in range(is_odd, freedom - 1, 2):
+        total += term
+        term *= (power + 1) / (power + 2) * math.cos(angle) ** 2
+    inside = math.sin(angle) * total
+    return max(0.0, 1 - (2 / math.pi * (angle + inside) if is_odd else inside))
 
-    It is the regularised incomplete beta function at freedom / (freedom + t^2) with the parameters freedom /
-    2 and 1/2 (Abramowitz and Stegun, 26.7.1 with 26.5.27).
-    """
-    if math.isinf(t):
-        return 0.0
-    return _incomplete_beta(freedom / (freedom + t * t), t * t / (freedom + t * t), freedom / 2, 0.5)
 
-
-def t_quantile(confidence: float, freedom: float) -> float:
+def t_quantile(confidence: float, freedom: int) -> float:
     """Return the t for which |T| < t has this probability, 0 < confidence < 1.
 
     Example: 12.706 for 0.95 and 1 degree of freedom.
@@ -327,37 +301,3 @@ def t_quantile(confidence: float, freedom: float) -> float:
     while (middle := (low + high) / 2) not in (low, high):  # until there is no float between them
         low, high = (middle, high) if t_tails(middle, freedom) > tails else (low, middle)
     return middle
-
-
-def _incomplete_beta(x: float, rest: float, a: float, b: float) -> float:
-    """Return I_x(a, b).
-
-    `rest` is 1 - x; it is an argument because computing it here would lose precision.
-    """
-    if x <= 0 or rest <= 0:
-        return 0.0 if x <= 0 else 1.0
-    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
-    if x > (a + 1) / (a + b + 2):  # the fraction converges fast only on the other side
-        return 1 - math.exp(scale) * _fraction(rest, b, a) / b
-    return math.exp(scale) * _fraction(x, a, b) / a
-
-
-def _fraction(x: float, a: float, b: float) -> float:
-    """Return the continued fraction of the incomplete beta function (DLMF 8.17.22), by Lentz's method."""
-    c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1))
-    value = d
-    for m in range(1, _MOST_STEPS):
-        for term in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / _not_zero(1 + term * d)
-            c = _not_zero(1 + term / c)
-            value *= c * d
-        if abs(c * d - 1) < _CLOSE:
-            break
-    return value
-
-
-def _not_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY

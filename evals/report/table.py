@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from m3agent.agent.report.text import UNKNOWN, count, duration, price, share
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.report import wording
-from m3agent.evals.report.compare import RunComparison
-from m3agent.evals.report.model import RunReport, Score
-from m3agent.evals.report.usage import Amount, UsageSummary
+from m3agent.evals.report.counting import Amount, UsageSummary
+from m3agent.evals.report.model import RunComparison, RunReport, Score
 from m3agent.util.counted import counted, first_of
 from m3agent.util.sanitize import printable_line
 from m3agent.util.table import fitting, wrapped, wrapping
@@ -25,7 +24,6 @@ def table(report: RunReport, comparison: RunComparison | None = None, width: int
     """Return the report as text for people, without characters that could control a terminal.
 
     Args:
-        comparison: The comparison with another run.
         width: Columns of the terminal; 0 for no terminal.
     """
     repositories, left_out = fitting(
@@ -131,10 +129,7 @@ def _amounts(used: UsageSummary, *, has_tokens: bool) -> Iterable[tuple[str, str
 def _amount(amount: Amount, shown_as: wording.Shown) -> str:
     if amount.total is None:
         return UNKNOWN
-    parts = [
-        f"{wording.least(shown_as(amount.total), amount)} in all",
-        f"{shown_as(amount.median)} median",
-    ]
+    parts = [f"{wording.least(shown_as(amount.total), amount)} in all", f"{shown_as(amount.median)} median"]
     if amount.per_resolved is not None:
         parts.append(f"{wording.least(shown_as(amount.per_resolved), amount)} per resolved")
     unknown = f" (unknown for {counted(amount.unknown, 'attempt')})" if amount.unknown else ""
@@ -176,13 +171,13 @@ def compared(comparison: RunComparison, width: int = 0) -> str:
         ("instances that both have", f"{count(comparison.instances)}{wording.not_compared(comparison)}"),
     ]
     if comparison.paired is not None and comparison.rates is not None:
-        found = comparison.paired
+        test = comparison.paired
         rows += [
             ("resolved, this and the other", " and ".join(map(share, comparison.rates))),
-            ("difference", f"{wording.difference(found.difference)} points"),
-            (f"  {wording.LEVEL} interval, {found.method}", wording.points(found.interval)),
-            (f"  {wording.LEVEL} interval, by repository", wording.points(found.clustered)),
-            (found.test, wording.chance(found.p)),
+            ("difference", f"{wording.difference(test.difference)} points"),
+            (f"  {wording.LEVEL} interval, {test.method}", wording.points(test.interval)),
+            (f"  {wording.LEVEL} interval, by repository", wording.points(test.clustered)),
+            (test.test, wording.chance(test.p)),
         ]
         rows += [
             (name, f"{len(ids):,}{_ids(ids)}")

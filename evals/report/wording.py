@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from m3agent.agent.report.text import UNKNOWN, count, share
-from m3agent.evals.report.compare import RunComparison
-from m3agent.evals.report.model import RunReport, Score
+from m3agent.evals.report.counting import Amount, UsageSummary
+from m3agent.evals.report.model import RunComparison, RunReport, Score
 from m3agent.evals.report.statistics import CONFIDENCE, Interval
-from m3agent.evals.report.usage import Amount, UsageSummary
 from m3agent.util.counted import counted
 
 Shown = Callable[[float | None], str]

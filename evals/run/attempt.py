@@ -38,29 +38,27 @@ class EvalAttempt:
     folder: Path
     """The attempt's folder, empty at first."""
     parts: AttemptParts
-    """The parts that it uses."""
     listener: AttemptListener = field(default_factory=AttemptListener)
-    """Receives its events."""
     hold: tuple[int, ...] = ()
-    """See `Assignment`."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each phase so far, in seconds."""
     delivery: Delivery = field(default_factory=lambda: Delivery(""))
-    """What the agent delivered."""
     grade: Grade | None = None
     """M3agent's grade; None if the attempt was not graded."""
     official: OfficialGrade | None = None
     """The official grade; None if the official package did not grade the attempt."""
 
     async def make(self) -> tuple[AttemptRecord, bytes]:
-        """Make the attempt. A failure becomes a result; only a cancellation is raised.
-
-        Returns:
-            The result and the patch.
-        """
+        """Make the attempt; return the result and the patch. A failure becomes a result; only a cancellation is raised."""
         started = datetime.now(UTC)
         try:
             verdict, reason = await self._make()
+        except _OutOfTime as late:
+            verdict, reason = late.verdict, str(late)
+        except DataError as error:
+            verdict, reason = Verdict.INVALID, str(error)
+        except FAILURES as error:
+            verdict, reason = Verdict.INFRA, str(error)
         except Exception as error:  # noqa: BLE001  # any error: record it, so that the attempt is repeated
             verdict, reason = Verdict.INFRA, f"{type(error).__name__}: {error}"
         finally:
@@ -68,63 +66,46 @@ class EvalAttempt:
         return self._result(verdict, reason, started), self.delivery.patch
 
     async def _make(self) -> tuple[Verdict, str]:
-        task = self.instance.task
+        task, limits = self.instance.task, self.parts.seconds
         if reason := self.parts.invalid.get(task.instance_id):
             return Verdict.INVALID, reason
         checkout = self.folder / CHECKOUT
-        try:
-            async with self._phase("environment", self.parts.seconds["environment"]):
-                proof = await asyncio.to_thread(self.parts.checkout, task, checkout)
-                (self.folder / LEAK_PROOF).write_text(proof.model_dump_json(indent=2) + "\n", "utf-8")
-                if not proof.clean:
-                    return (
-                        Verdict.INVALID,
-                        "the checkout holds more than its own commit: the fix might be in it",
-                    )
+        async with self._phase(
+            "environment", limits["environment"], Verdict.INFRA, "the environment was not ready"
+        ):
+            proof = await asyncio.to_thread(self.parts.checkout, task, checkout)
+            (self.folder / LEAK_PROOF).write_text(proof.model_dump_json(indent=2) + "\n", "utf-8")
+            if not proof.clean:
+                raise DataError("the checkout holds more than its own commit: the fix might be in it")
+            try:
                 image = await self.parts.image(task)
-        except (DataError, EnvironmentBuildFailed) as error:
-            return Verdict.INVALID, str(error)
-        except FAILURES as error:
-            return Verdict.INFRA, str(error)
-        except _OutOfTime as error:
-            return Verdict.INFRA, f"the environment was not ready {error}"
-        try:
-            async with self._phase("agent", None):
-                self.delivery = await self.parts.agent.work(
-                    Assignment(task, self.number, checkout, image, self.folder, self.hold, self.listener.warm)
-                )
-        except FAILURES as error:
-            return Verdict.INFRA, str(error)
+            except EnvironmentBuildFailed as error:
+                raise DataError(str(error)) from error
+        async with self._phase("agent", None):
+            self.delivery = await self.parts.agent.work(
+                Assignment(task, self.number, checkout, image, self.folder, self.hold, self.listener.warm)
+            )
         ended = self.delivery
         if ended.fault is not None:
             return ended.fault, ended.reason
+        if not ended.patch and ended.timed_out:
+            return Verdict.TIMEOUT, "the agent ran out of time"
         if not ended.patch:
-            return (
-                (Verdict.TIMEOUT, "the agent ran out of time")
-                if ended.timed_out
-                else (Verdict.EMPTY, ended.reason)
-            )
+            return Verdict.EMPTY, ended.reason
         grading = self.folder / GRADING
         grading.mkdir()
-        try:
-            async with self._phase("grade", self.parts.seconds["tests"]):
-                self.grade, self.official = await self.parts.grade(self.instance, ended.patch, image, grading)
-        except FAILURES as error:
-            return Verdict.INFRA, str(error)
-        except DataError as error:
-            return Verdict.INVALID, str(error)
-        except _OutOfTime as error:
-            return Verdict.TIMEOUT, f"the tests of the patch had not finished {error}"
+        async with self._phase(
+            "grade", limits["tests"], Verdict.TIMEOUT, "the tests of the patch had not finished"
+        ):
+            self.grade, self.official = await self.parts.grade(self.instance, ended.patch, image, grading)
         late = "the agent ran out of time, and its unfinished work was graded" if ended.timed_out else ""
-        return self.grade.verdict, "; ".join(part for part in (late, self.grade.reason) if part)
+        return self.grade.verdict, "; ".join(filter(None, (late, self.grade.reason)))
 
     @asynccontextmanager
-    async def _phase(self, name: str, most: float | None) -> AsyncIterator[None]:
-        """Measure a phase.
-
-        Raises:
-            _OutOfTime: The phase took more than `most` seconds.
-        """
+    async def _phase(
+        self, name: str, most: float | None, verdict: Verdict = Verdict.INFRA, late: str = ""
+    ) -> AsyncIterator[None]:
+        """Measure a phase; after more than `most` seconds it ends with the verdict and the reason `late`."""
         self.listener.phase(name)
         started, limit = time.monotonic(), asyncio.timeout(most)
         try:
@@ -133,7 +114,7 @@ class EvalAttempt:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise _OutOfTime(f"after {duration(most)}") from None
+            raise _OutOfTime(verdict, f"{late} after {duration(most)}") from None
         finally:
             self.seconds[name] = round(time.monotonic() - started, 3)
 
@@ -180,4 +161,8 @@ def not_made(
 
 
 class _OutOfTime(Exception):
-    """A phase exceeded its time limit; the text says after how long."""
+    """A phase exceeded its time limit; the text says which."""
+
+    def __init__(self, verdict: Verdict, reason: str) -> None:
+        super().__init__(reason)
+        self.verdict = verdict

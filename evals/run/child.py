@@ -53,16 +53,6 @@ async def run_child(
 
     No child process is left when this function returns.
 
-    Args:
-        argv: The command.
-        folder: Folder for the files with its output.
-        cwd: Its working directory.
-        env: Its environment variables.
-        seconds: Its time limit.
-        grace: Seconds between the interruption and the kill.
-        patience: The same for processes that it leaves behind.
-        hold: File descriptors that its processes keep open.
-
     Raises:
         OSError: The machine cannot start processes.
     """

@@ -70,9 +70,7 @@ class Guard:
     key: str | None = None
     """The server's key; None if it wants none."""
     tokens: int | None = None
-    """Most prompt and completion tokens."""
     dollars: float | None = None
-    """Highest cost, in dollars."""
     stand_in: str = field(default_factory=lambda: f"m3agent-{secrets.token_hex(16)}")
     """The key that the agent gets. It is worth something at this proxy only."""
 
@@ -156,8 +154,6 @@ class CountingProxy:
     """Passes an agent's requests on to a model server, while its context is open, and counts tokens.
 
     Args:
-        endpoint: Address of the server. Its path is part of the proxy's address.
-        prices: The server's prices; None if they are not known.
         guard: The key and the budget; None if the agent has a key of its own and no budget.
     """
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import AttemptRecord, RunConfig
@@ -17,6 +17,7 @@ from m3agent.evals.run.progress import RunProgress
 
 Attempt = tuple[str, int]
 """Instance id and number of the attempt."""
+T = TypeVar("T")
 Group = tuple[str, str]
 """Repository and commit id."""
 
@@ -35,10 +36,6 @@ def evaluate(
     """Make every attempt that the folder `output` lacks.
 
     Args:
-        config: The experiment.
-        output: The run's folder.
-        parts_of: Creates the parts.
-        say: Receives notes for the user before the run.
         run: Runs the attempts, and raises KeyboardInterrupt where they are interrupted.
         workers: Number of attempts at a time; results do not depend on it.
         cluster: Address of a Ray cluster whose nodes make the attempts; `parts_of` is then pickled and called
@@ -56,31 +53,27 @@ def evaluate(
         if not folder.left():
             say(f"all attempts of {output} have a result already: nothing was left to do")
         progress = RunProgress(len(folder.wanted()), folder.kept(), workers)
-        with progress:
+        with progress, contextlib.ExitStack() as stack:
             parts = parts_of(progress.say)
-            with _maker(parts, parts_of, progress.say, lock, cluster) as make:
-                leads = parts.agent.shares_prefix
-                run(_run_all(folder, instances, make, progress, workers=workers, leads=leads))
+            make = maker_here(parts, lock)
+            if cluster is not None:
+                from m3agent.evals.run.cluster.ray_cluster import connected
+
+                make = stack.enter_context(connected(cluster, parts_of, progress.say))
+            leads = parts.agent.shares_prefix
+            run(_run_all(folder, instances, make, progress, workers=workers, leads=leads))
     return folder
 
 
-@contextlib.contextmanager
-def _maker(
-    parts: AttemptParts, parts_of: PartsOf, say: Callable[[str], None], lock: int, cluster: str | None
-) -> Iterator[Make]:
-    if cluster is None:
+def maker_here(parts: AttemptParts, lock: int) -> Make:
+    """Return what makes attempts on this machine; their processes keep the descriptor `lock` open."""
 
-        async def make(
-            instance: Instance, number: int, place: Path, listener: AttemptListener
-        ) -> tuple[AttemptRecord, bytes]:
-            return await EvalAttempt(instance, number, place, parts, listener, (lock,)).make()
+    async def make(
+        instance: Instance, number: int, place: Path, listener: AttemptListener
+    ) -> tuple[AttemptRecord, bytes]:
+        return await EvalAttempt(instance, number, place, parts, listener, (lock,)).make()
 
-        yield make
-        return
-    from m3agent.evals.run.cluster.ray_cluster import connected
-
-    with connected(cluster, parts_of, say) as make_there:
-        yield make_there
+    return make
 
 
 async def _run_all(
@@ -92,13 +85,6 @@ async def _run_all(
     workers: int,
     leads: bool,
 ) -> None:
-    """Make the attempts that the folder lacks, up to `workers` at a time.
-
-    After a cancellation nothing is left running.
-
-    Raises:
-        EnvironmentFault: The folder cannot be written.
-    """
     known = {instance.id: instance for instance in instances}
 
     def group_of(instance_id: str) -> Group:
@@ -112,29 +98,56 @@ async def _run_all(
         schedule.warm(instance_id)
         warmed.set()
 
-    async def one(instance_id: str, number: int) -> None:
+    async def attempt(what: Attempt) -> None:
+        ident, number = what
         try:
-            place = folder.begin(instance_id, number)
-            listener = AttemptListener(
-                lambda phase: progress.phase(instance_id, number, phase),
-                lambda: warm(instance_id),
-                progress.say,
-            )
-            result, patch = await make(known[instance_id], number, place, listener)
-            folder.finish(result, patch)
-            progress.finished(result)
+            await make_one(folder, known[ident], number, make, progress, ident, lambda: warm(ident))
         finally:
-            warm(instance_id)
+            warm(ident)
 
+    await work_off(schedule.take, attempt, workers, warmed)
+
+
+async def make_one(
+    folder: RunFolder,
+    instance: Instance,
+    number: int,
+    make: Make,
+    progress: RunProgress,
+    label: str,
+    warm: Callable[[], None] = lambda: None,
+) -> None:
+    """Make an attempt, and store and show its result; `label` is its instance for people.
+
+    Raises:
+        EnvironmentFault: The folder cannot be written.
+    """
+    listener = AttemptListener(lambda phase: progress.phase(label, number, phase), warm, progress.say)
+    result, patch = await make(instance, number, folder.begin(instance.id, number), listener)
+    folder.finish(result, patch)
+    progress.finished(result.model_copy(update={"instance_id": label}))
+
+
+async def work_off(
+    take: Callable[[], T | None],
+    work: Callable[[T], Coroutine[Any, Any, None]],
+    workers: int,
+    released: asyncio.Event,
+) -> None:
+    """Do pieces of work, up to `workers` at a time, until `take` has none and none is running.
+
+    After an error of a piece, which is raised, or a cancellation nothing is left running. `released` is set when `take`
+    may have a piece that it did not have before.
+    """
     running: set[asyncio.Task[None]] = set()
     try:
         while True:
-            while len(running) < workers and (attempt := schedule.take()) is not None:
-                running.add(asyncio.create_task(one(*attempt)))
+            while len(running) < workers and (piece := take()) is not None:
+                running.add(asyncio.create_task(work(piece)))
             if not running:
                 return
-            warmed.clear()
-            waiter = asyncio.create_task(warmed.wait())
+            released.clear()
+            waiter = asyncio.create_task(released.wait())
             try:
                 done, _ = await asyncio.wait({*running, waiter}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -154,7 +167,6 @@ class Schedule:
     Groups and attempts keep their original order otherwise.
 
     Args:
-        group_of: Returns the group of an instance.
         leads: Whether the first attempt of a group runs ahead. The group's other attempts wait until `warm`
             is called for the group; attempts of later groups run in the meantime.
     """

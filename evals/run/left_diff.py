@@ -45,7 +45,7 @@ def _files(folder: Path) -> list[str]:
 
     Skip folders that running programs creates.
     """
-    found = []
+    paths = []
     for root, folders, files in os.walk(folder):
         inside = Path(root).relative_to(folder)
         links = [name for name in folders if (Path(root) / name).is_symlink()]
@@ -54,5 +54,5 @@ def _files(folder: Path) -> list[str]:
             path = str(inside / name)
             mode = (Path(root) / name).lstat().st_mode
             if (stat.S_ISREG(mode) or stat.S_ISLNK(mode)) and not inside_git(path):
-                found.append(path)
-    return sorted(found)
+                paths.append(path)
+    return sorted(paths)

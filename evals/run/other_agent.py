@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,20 +66,29 @@ def parse_command(line: str) -> tuple[str, ...]:
         raise UsageError(f"--agent-command cannot be split into arguments: {str(error).lower()}.") from None
     if not argv:
         raise UsageError("--agent-command is empty: give a program and its arguments.")
-    names = [name for argument in argv for name in PLACEHOLDER.findall(argument)]
-    if unknown := [name for name in names if name not in PLACEHOLDERS]:
-        known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-        raise UsageError(
-            f"--agent-command has {{{unknown[0]}}}, which is not a placeholder: the placeholders are {known}."
-        )
-    if "issue" not in names:
-        raise UsageError("--agent-command has no {issue}: the agent would not know the task.")
+    check_placeholders(argv, PLACEHOLDERS, "--agent-command")
     program = shutil.which(argv[0])
     if program is None:
         raise UsageError(
             f"--agent-command: there is no program {argv[0]} here: give its path, or put it on PATH."
         )
     return (str(Path(program).absolute()) if "/" in argv[0] else argv[0], *argv[1:])
+
+
+def check_placeholders(texts: Iterable[str], allowed: Collection[str], what: str) -> None:
+    """Check that a command and its variables have `{issue}`, and no other placeholders than the allowed ones.
+
+    Raises:
+        UsageError: It is otherwise; the message begins with `what`.
+    """
+    names = {name for text in texts for name in PLACEHOLDER.findall(text)}
+    if unknown := sorted(names.difference(allowed)):
+        known = ", ".join(f"{{{name}}}" for name in sorted(allowed))
+        raise UsageError(
+            f"{what} has {{{unknown[0]}}}, which is not a placeholder: the placeholders are {known}."
+        )
+    if "issue" not in names:
+        raise UsageError(f"{what} has no {{issue}}: the agent would not know the task.")
 
 
 def parse_variables(names: str | None) -> dict[str, str]:
@@ -92,7 +101,7 @@ def parse_variables(names: str | None) -> dict[str, str]:
     Raises:
         UsageError: A variable is not set, or a value is not made of `{endpoint}`.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in (names or "").split(","))):
         name, given, value = entry.partition("=")
         if given and (not name or PLACEHOLDER.findall(value) != [ENDPOINT]):
@@ -101,8 +110,8 @@ def parse_variables(names: str | None) -> dict[str, str]:
             )
         if not given and name not in os.environ:
             raise UsageError(f"--agent-env names {name}, which is not set here.")
-        found[name] = value if given else os.environ[name]
-    return found
+        variables[name] = value if given else os.environ[name]
+    return variables
 
 
 def asks_for_endpoint(command: Sequence[str], names: str | None) -> bool:
@@ -115,7 +124,6 @@ class CountedEndpoint:
     """A model server whose tokens are counted."""
 
     url: str
-    """Its address."""
     prices: Prices | None
     """Its prices; None if they are not known."""
     model: str = ""
@@ -131,7 +139,6 @@ class OtherAgent:
 
     Args:
         variables: The variables. A value may contain `{endpoint}`.
-        seconds: The time limit of an attempt.
         endpoint: The server behind the placeholder `{endpoint}`; None if nothing has the placeholder.
         files: Contents of files in the agent's home folder, by their paths there. They may contain placeholders, too.
     """
@@ -251,10 +258,10 @@ def read_usage(path: Path) -> AttemptUsage:
     if not isinstance(value, dict):
         return AttemptUsage()
     metrics = value.get(METRICS)
-    found = (
+    counted = (
         {name: metrics.get(other) for name, other in _METRICS.items()} if isinstance(metrics, dict) else value
     )
-    counts = {name: _number(found.get(name)) for name in AttemptUsage.model_fields}
+    counts = {name: _number(counted.get(name)) for name in AttemptUsage.model_fields}
     cost = counts.pop("cost")
     return AttemptUsage(
         **{name: None if count is None else int(count) for name, count in counts.items()}, cost=cost

@@ -57,9 +57,7 @@ class OwnAgent:
     """Run m3agent.
 
     Args:
-        settings: The settings in force.
         endpoint: The server, chosen once, so that all attempts talk to the same one.
-        seconds: The time limit of an attempt, including its verification.
     """
 
     def __init__(self, settings: Settings, endpoint: EndpointChoice, seconds: float) -> None:
@@ -131,13 +129,13 @@ class OwnAgent:
 
 def delivery_of(folder: Path, exit_code: int, timed_out: bool) -> Delivery:
     """Return what `m3agent fix` left in an attempt's folder."""
-    said = last_words(folder) or "it printed nothing"
-    crashed = Delivery("crashed", f"exit code {exit_code}: {said}", fault=Verdict.ERROR, timed_out=timed_out)
+    words = last_words(folder) or "it printed nothing"
+    crashed = Delivery("crashed", f"exit code {exit_code}: {words}", fault=Verdict.ERROR, timed_out=timed_out)
     sessions = session_folders(folder / STATE)
     if not sessions:
         if exit_code in MACHINE_EXITS:
-            return Delivery("error", said, fault=Verdict.INFRA)
-        return crashed if exit_code != UsageError.exit_code else Delivery("error", said, fault=Verdict.ERROR)
+            return Delivery("error", words, fault=Verdict.INFRA)
+        return crashed if exit_code != UsageError.exit_code else Delivery("error", words, fault=Verdict.ERROR)
     session = sessions[0]
     try:
         record = read_session(session)

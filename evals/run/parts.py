@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from m3agent.agent.settings.settings import state_dir
-from m3agent.evals.code.checkout import checkout
-from m3agent.evals.code.codebase import CODE
-from m3agent.evals.code.leak_proof import LeakProof
+from m3agent.evals.code.checkout import CODE, LeakProof, checkout
 from m3agent.evals.data.instance import Instance, Task
 from m3agent.evals.data.results import AttemptRecord, AttemptUsage, Grade, OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
@@ -27,7 +25,6 @@ class Assignment:
     number: int
     """Number of the attempt, from 1."""
     repo: Path
-    """The checkout."""
     image: str
     """Image with the instance's environment."""
     folder: Path
@@ -45,9 +42,7 @@ class Delivery:
     status: str
     """End status that the agent reports."""
     reason: str = ""
-    """The reason that it reports."""
     patch: bytes = b""
-    """The patch; may be empty."""
     fault: Verdict | None = None
     """A verdict if the patch must not be graded; else None."""
     timed_out: bool = False
@@ -55,9 +50,7 @@ class Delivery:
     session: Path | None = None
     """Folder of its session log; None if it has none."""
     usage: AttemptUsage = field(default_factory=AttemptUsage)
-    """Its model usage."""
     stalls: dict[str, int] = field(default_factory=dict)
-    """Number of detected stalls, by kind."""
 
 
 class EvaluatedAgent(Protocol):
@@ -122,14 +115,7 @@ def standard_parts(
     official: bool = False,
     invalid: Mapping[str, str] | None = None,
 ) -> AttemptParts:
-    """Return the parts of a real run, which cache their data in this machine's state folder.
-
-    Args:
-        seconds: Time limits of the phases, in seconds.
-        say: Receives notes for the user.
-        official: Whether to compute the official verdict, too.
-        invalid: Ids of instances that cannot be graded, with the reason.
-    """
+    """Return the parts of a real run, which cache their data in this machine's state folder."""
     state = state_dir(os.environ)
     cache = state / CODE
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -41,12 +41,7 @@ class WorkProgress:
     """Displays many pieces of work. Within its context, rows are drawn if standard error is a terminal.
 
     Args:
-        total: Number of pieces.
-        noun: What a piece is.
-        outcomes: The outcomes with their styles, the good one first.
         doing: What a piece does in each phase, by the phase's name, in the order of the phases.
-        workers: Number of pieces at a time.
-        clock: Returns the time on the monotonic clock, in seconds.
     """
 
     def __init__(
@@ -97,9 +92,7 @@ class WorkProgress:
             (f"{outcome:<{widest}}  ", self._outcomes[outcome]),
         )
         body = Text.assemble(
-            (piece, "bold"),
-            f"  {printable_line(reason, 300)}" if reason else "",
-            (f"  ({detail})", "dim"),
+            (piece, "bold"), f"  {printable_line(reason, 300)}" if reason else "", (f"  ({detail})", "dim")
         )
         so_far = Text(f"; {self._so_far(self._clock())}", "dim")
         # a terminal has this in its row
@@ -153,14 +146,7 @@ class WorkProgress:
 
 
 class RunProgress(WorkProgress):
-    """Displays the progress of a run.
-
-    Args:
-        total: Number of attempts of the whole run.
-        done: Results that already exist.
-        workers: Number of attempts at a time.
-        clock: Returns the time on the monotonic clock, in seconds.
-    """
+    """Displays the progress of a run."""
 
     def __init__(
         self,
@@ -196,13 +182,7 @@ class RunProgress(WorkProgress):
 
 
 class ValidationProgress(WorkProgress):
-    """Displays the progress of `eval validate`.
-
-    Args:
-        total: Number of instances.
-        workers: Number of instances at a time.
-        clock: Returns the time on the monotonic clock, in seconds.
-    """
+    """Displays the progress of `eval validate`."""
 
     def __init__(self, total: int, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(total, "instance", VALIDITIES, PHASES, workers, clock)
@@ -223,11 +203,7 @@ def _name(instance_id: str, number: int) -> str:
 
 
 class Estimate:
-    """Collects the durations of finished phases, and estimates the remaining time of many pieces of work.
-
-    Args:
-        phases: The phases of each piece of work, in order.
-    """
+    """Collects the durations of finished phases, and estimates the remaining time of many pieces of work."""
 
     def __init__(self, phases: Sequence[str]) -> None:
         self._phases = tuple(phases)
@@ -241,9 +217,7 @@ class Estimate:
         """Return the estimated seconds until all pieces are done.
 
         Args:
-            waiting: Number of pieces that have not started.
             running: For each running piece, its phase and the seconds since the phase began.
-            workers: Number of pieces at a time.
 
         Returns:
             None while a phase that is still to come has never finished.

@@ -14,8 +14,7 @@ from m3agent.agent.patches.verification import VerifyRequest, fresh_runs_for, ve
 from m3agent.agent.verify.accuracy import Trial
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.evals.create.history import CommitHistory
-from m3agent.evals.verdicts.fixes import Fix
-from m3agent.evals.verdicts.variants import MUTANTS, RIGHT, Variant, faulty, variants_of
+from m3agent.evals.verdicts.variants import MUTANTS, RIGHT, Fix, Variant, faulty, variants_of
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import file_of, files_of_tests
 from m3agent.tools.test_report import TestReport
@@ -43,9 +42,7 @@ class FixTrials:
     """The repository and the settings. Its source is not read."""
     history: CommitHistory
     state: Path
-    """The state folder."""
     folder: Path
-    """For logs."""
     seed: int
     say: Callable[[str], None]
 

@@ -1,4 +1,4 @@
-"""Make right and wrong patches of a fix, whose verdicts can be checked.
+"""Find fixes in a repository's history, in any language, and make right and wrong patches of them.
 
 What a wrong patch lacks is known by how it is made, or by the commit's own tests: a missing part and a mutant count as wrong only
 if these tests are red with them. Texts are changed by lines, so that one table serves every language.
@@ -6,8 +6,10 @@ if these tests are red with them. Texts are changed by lines, so that one table 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,8 +17,87 @@ from pathlib import PurePosixPath
 from random import Random
 from typing import Literal
 
-from m3agent.evals.verdicts.fixes import Fix
-from m3agent.sandbox.store.git import TreeEntry, TreeStore
+from m3agent.evals.create.create import WINDOW
+from m3agent.evals.create.history import SUBMODULE, Commit, CommitHistory
+from m3agent.evals.create.mine import Bounds, score
+from m3agent.evals.grade.trees import entries_of, put_entry
+from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore
+from m3agent.tools.runners.suites import CODE, TestFiles, files_of_tests
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A commit that fixes something, with the trees that its variants start from."""
+
+    commit: str
+    title: str
+    parent: str
+    """Id of its parent."""
+    base: str
+    """Git tree id of the parent."""
+    tested: str
+    """Git tree id of the parent with the commit's tests."""
+    whole: str
+    """Git tree id of the commit."""
+    code: tuple[str, ...]
+    """Changed files with code that are not only tests."""
+    tests: tuple[str, ...]
+    """Changed files that hold tests."""
+
+
+def fixes_of(history: CommitHistory, bounds: Bounds) -> Iterator[Fix]:
+    """Yield the commits that change code and its tests. Whether these tests show a fix is not known yet.
+
+    The newest come first, and among 200 those whose messages look most like a fix.
+
+    Raises:
+        EnvironmentFault: The repository is damaged.
+    """
+    commits = history.commits()
+    while window := [*itertools.islice(commits, WINDOW)]:
+        scores = {commit.sha: score((commit.message, *history.messages_merged(commit))) for commit in window}
+        for commit in sorted(window, key=lambda commit: -scores[commit.sha]):
+            # a shallow or partial clone lacks objects, and the tests in a file of code may be inseparable from it
+            with contextlib.suppress(GitFailed, ValueError):
+                if commit.parent is not None and (fix := _fix(history, commit, commit.parent, bounds)):
+                    yield fix
+
+
+def _fix(history: CommitHistory, commit: Commit, parent: str, bounds: Bounds) -> Fix | None:
+    store = history.store
+    changes = history.changes(parent, commit.sha)
+    is_submodule = any(SUBMODULE in (change.old_mode, change.new_mode) for change in changes)
+    if is_submodule or len(changes) > bounds.files:
+        return None
+    files = files_of_tests(store, parent)
+    old, new = entries_of(store, parent), entries_of(store, commit.sha)
+    tested = dict(old)
+    tests, code = list[str](), list[str]()
+    for path in (change.path for change in changes):
+        entry = _tested_entry(history, files, old.get(path), new.get(path))
+        put_entry(tested, path, entry)
+        tests += [path] if entry != old.get(path) else []
+        code += [path] if entry != new.get(path) and PurePosixPath(path).suffix in CODE else []
+    if not code or not any(path in new and files.has_tests(path) for path in tests):
+        return None
+    title = commit.message.strip().partition("\n")[0]
+    base, with_tests, whole = (store.write_tree(entries.values()) for entries in (old, tested, new))
+    return Fix(commit.sha, title, parent, base, with_tests, whole, tuple(code), tuple(tests))
+
+
+def _tested_entry(
+    history: CommitHistory, files: TestFiles, old: TreeEntry | None, new: TreeEntry | None
+) -> TreeEntry | None:
+    """Return a changed file as it is in the tree with the old code and the new tests; None if it is missing there."""
+    path = next(entry.path for entry in (old, new) if entry is not None)
+    if files.is_test(path):
+        return new
+    if old is None or new is None:
+        return old
+    code, tests = history.store.get_blobs([old.sha, new.sha])
+    content = files.combined(path, code, tests)  # such as a module of Rust with its tests
+    return old if content is None else TreeEntry(path, old.mode, history.store.put_blob(content))
+
 
 Kind = Literal[
     "whole",
@@ -94,7 +175,6 @@ def variants_of(store: TreeStore, fix: Fix, other_tests: Callable[[], str | None
     """Yield the variants of a fix whose label is known by how they are made.
 
     Args:
-        store: Holds the trees.
         other_tests: Returns another file of tests, which the fix does not change and whose tests pass; None if there is none.
     """
     code, tested = _Tree(store, fix.whole), _Tree(store, fix.tested)
@@ -159,17 +239,12 @@ def _lines(text: str) -> list[str]:
 
 
 class _Tree:
-    """A tree that is changed file by file. Each change returns another one.
-
-    Args:
-        store: Holds the tree.
-        tree: Git tree id.
-    """
+    """A tree that is changed file by file. Each change returns another one."""
 
     def __init__(self, store: TreeStore, tree: str) -> None:
         self._store = store
         self.id = tree
-        self._entries = {entry.path: entry for entry in store.list_tree(tree)}
+        self._entries = entries_of(store, tree)
 
     def text(self, path: str) -> str:
         """Return the text of a file; an empty one if it is missing. Bytes that are not UTF-8 stay as they are."""
@@ -178,7 +253,7 @@ class _Tree:
 
     def taking(self, other: str, paths: tuple[str, ...]) -> _Tree:
         """Return the tree with some files as they are in another one."""
-        theirs = {entry.path: entry for entry in self._store.list_tree(other)}
+        theirs = entries_of(self._store, other)
         entries = {path: entry for path, entry in self._entries.items() if path not in paths}
         return self._with(entries | {path: theirs[path] for path in paths if path in theirs})
 

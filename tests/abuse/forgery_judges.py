@@ -10,7 +10,7 @@ from pathlib import Path
 from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
-from m3agent.evals.code.codebase import codebase
+from m3agent.evals.code.checkout import codebase
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import Grade
 from m3agent.evals.grade.grader import Grader

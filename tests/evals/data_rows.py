@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.agent.repositories import write_files
+
 GOLD = """\
 diff --git a/calc.py b/calc.py
 --- a/calc.py
@@ -52,3 +54,11 @@ def write_rows(path: Path, *rows: dict[str, Any]) -> str:
     """Write the rows as a .jsonl file, and return its path as text."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
+
+
+def write_program(folder: Path, name: str, code: str, gold: str, test: str, issue: str) -> Path:
+    """Add a program to a benchmark folder like QuixBugs, and return the folder."""
+    program = {f"{name}.py": code, f"test_{name}.py": test, "ISSUE.md": issue}
+    write_files(folder / "programs" / name, program)
+    write_files(folder / "gold", {f"{name}.py": gold})
+    return folder

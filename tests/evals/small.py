@@ -21,7 +21,7 @@ from m3agent.agent.settings.loader import load_settings
 from m3agent.agent.settings.settings import state_dir
 from m3agent.cli.common import faults, run
 from m3agent.cli.eval.run import conclude
-from m3agent.evals.code.leak_proof import BRANCH, LeakProof
+from m3agent.evals.code.checkout import BRANCH, LeakProof
 from m3agent.evals.data.instance import Answer, Environment, Instance, Source, Task
 from m3agent.evals.data.results import Grade, OfficialGrade, RunConfig, TestCount, Verdict
 from m3agent.evals.run.evaluate import evaluate

@@ -14,8 +14,8 @@ import pytest
 from m3agent.integrations import benchmark as module
 from m3agent.integrations.benchmark import Benchmark
 from m3agent.sandbox.errors import EngineUnavailable
-from tests.agent.repositories import write_files
 from tests.conftest import later
+from tests.evals.data_rows import write_program
 
 BUGGY = "def add(a, b):\n    return a - b\n"
 FIXED = BUGGY.replace("-", "+")
@@ -27,9 +27,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Benchmark:
     """A benchmark whose instances have the image of ordinary sandboxes."""
-    program = {"adder.py": BUGGY, "test_adder.py": TEST, "ISSUE.md": "add(2, 3) should be 5."}
-    write_files(tmp_path / "rows", {f"programs/adder/{name}": text for name, text in program.items()})
-    write_files(tmp_path / "rows", {"gold/adder.py": FIXED})
+    write_program(tmp_path / "rows", "adder", BUGGY, FIXED, TEST, "add(2, 3) should be 5.")
 
     async def image(self: Benchmark, ident: str) -> None:
         """Return None: the usual image of sandboxes."""

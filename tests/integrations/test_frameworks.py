@@ -22,8 +22,8 @@ from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.images.debian import base_image
 from m3agent.serving.embedded.server import MODEL, embedded_server
 from tests import command_line
-from tests.agent.repositories import write_files
 from tests.conftest import backend_here
+from tests.evals.data_rows import write_program
 from tests.installs import ROOT, harbor_environment, install, new_environment, newer_python, uv, uv_env
 from tests.servers.packages import bridge_address
 
@@ -54,9 +54,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backend_here("docker")
     folder = tmp_path_factory.mktemp("benchmark") / "rows"
     for name, (code, gold, check) in PROGRAMS.items():
-        files = {f"{name}.py": code, f"test_{name}.py": a_test(name, check), "ISSUE.md": issue_of(name)}
-        write_files(folder / "programs" / name, files)
-        write_files(folder / "gold", {f"{name}.py": gold})
+        write_program(folder, name, code, gold, a_test(name, check), issue_of(name))
     return folder
 
 

@@ -17,14 +17,14 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from m3agent import __version__
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.code.archive import MOST_BYTES, TAKEN, extract_files
-from m3agent.evals.code.codebase import codebase
-from m3agent.evals.code.leak_proof import BRANCH
+from m3agent.evals.code.checkout import BRANCH, codebase
 from m3agent.evals.data.instance import Instance, Source, Task
 from m3agent.evals.data.results import AttemptRecord
 from m3agent.evals.run.attempt import EvalAttempt
@@ -47,24 +47,11 @@ RECEIVED = Path("evals", "received")
 
 
 @dataclass(frozen=True)
-class AttemptOrder:
-    """An attempt to be made."""
-
-    instance: Instance
-    number: int
-    """Number of the attempt."""
-    parts_of: PartsOf
-    """Makes the parts of the attempt on the node; see `evaluate`."""
-
-
-@dataclass(frozen=True)
 class FinishedAttempt:
     """A finished attempt."""
 
     result: AttemptRecord
-    """Its record."""
     patch: bytes
-    """The patch that the agent made."""
     files: bytes
     """The attempt's folder as a gzipped tar."""
 
@@ -87,19 +74,14 @@ def fault(version: str) -> str:
 class Worker:
     """A Ray actor that makes one attempt. It must allow several concurrent method calls."""
 
-    def __init__(self, order: AttemptOrder, sent: Parcel | None) -> None:
-        self._order = order
-        self._sent = sent
+    def __init__(self, instance: Instance, number: int, parts_of: PartsOf, sent: bytes | None) -> None:
+        self._instance, self._number, self._parts_of, self._sent = instance, number, parts_of, sent
         self._news: list[News] = []
         self._more = asyncio.Event()
         self._making: asyncio.Task[tuple[AttemptRecord, bytes]] | None = None
 
     async def work(self) -> FinishedAttempt | None:
-        """Make the attempt.
-
-        Returns:
-            None if the attempt was stopped; nothing of it is left on the node then.
-        """
+        """Make the attempt."""
         loop = asyncio.get_running_loop()
 
         def tell(kind: str, what: str) -> None:  # other threads call it, too
@@ -111,22 +93,18 @@ class Worker:
             self._tell("end", "")
 
     async def _work(self, tell: Callable[[str, str], None]) -> FinishedAttempt | None:
-        state, order = state_dir(os.environ), self._order
-        instance = order.instance
+        state, instance = state_dir(os.environ), self._instance
         if self._sent is not None:
             task = await asyncio.to_thread(arrived, instance.task, self._sent, state)
             instance = instance.model_copy(update={"task": task})
         with _folder(state / AWAY) as (folder, lock):
-            place = folder / "attempts" / instance.id / str(order.number)
+            place = folder / "attempts" / instance.id / str(self._number)
             place.mkdir(parents=True)
             listener = AttemptListener(
-                lambda name: tell("phase", name),
-                lambda: tell("warm", ""),
-                lambda what: tell("say", what),
+                partial(tell, "phase"), partial(tell, "warm", ""), partial(tell, "say")
             )
-            attempt = EvalAttempt(
-                instance, order.number, place, order.parts_of(listener.say), listener, (lock,)
-            )
+            parts = self._parts_of(listener.say)
+            attempt = EvalAttempt(instance, self._number, place, parts, listener, (lock,))
             self._making = asyncio.create_task(attempt.make())
             try:
                 result, patch = await self._making
@@ -197,33 +175,21 @@ def unpack(files: bytes, folder: Path) -> None:
         extract_files(archive, folder, MOST_BYTES)
 
 
-@dataclass(frozen=True)
-class Parcel:
-    """A bare repository with one commit, as a tar."""
-
-    tar: bytes
-
-    @property
-    def key(self) -> str:
-        """Hash of the tar."""
-        return hashlib.sha256(self.tar).hexdigest()
-
-
 def is_local(task: Task) -> bool:
     """Return whether a task's code exists only on this machine."""
     return task.source.kind != "git" or urlsplit(task.source.location).scheme != "https"
 
 
-def parcel(task: Task, state: Path) -> Parcel:
-    """Return the code of a task. This function blocks; it raises the errors of `codebase`."""
+def parcel(task: Task, state: Path) -> bytes:
+    """Return the code of a task: a bare repository with one commit, as a tar. Blocking; it raises the errors of `codebase`."""
     git = codebase(task, state).path / ".git"
     paths = sorted(path for name in TAKEN for path in [git / name, *(git / name).rglob("*")])
     files = {str(path.relative_to(git)): path.read_bytes() for path in paths if path.is_file()}
     # git recognises a bare repository by these folders, even if they are empty
-    return Parcel(files_as_tar(files, ROOT, folders=[f"{ROOT}/{name}" for name in TAKEN[:2]]))
+    return files_as_tar(files, ROOT, folders=[f"{ROOT}/{name}" for name in TAKEN[:2]])
 
 
-def arrived(task: Task, sent: Parcel, state: Path) -> Task:
+def arrived(task: Task, sent: bytes, state: Path) -> Task:
     """Store the received code and return the task with that code as its source.
 
     Raises:
@@ -231,8 +197,8 @@ def arrived(task: Task, sent: Parcel, state: Path) -> Task:
     """
     folder = state / RECEIVED
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = folder / f"{sent.key}.tar"
+    file = folder / f"{hashlib.sha256(sent).hexdigest()}.tar"
     if not file.exists():
-        write_whole(file, sent.tar)
+        write_whole(file, sent)
     source = Source(kind="archive", location=str(file), ref=BRANCH)
     return task.model_copy(update={"source": source})

@@ -24,16 +24,7 @@ from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.run.attempt import not_made
 from m3agent.evals.run.child import GRACE_SECONDS
-from m3agent.evals.run.cluster.node import (
-    AttemptOrder,
-    FinishedAttempt,
-    News,
-    Worker,
-    fault,
-    is_local,
-    parcel,
-    unpack,
-)
+from m3agent.evals.run.cluster.node import FinishedAttempt, News, Worker, fault, is_local, parcel, unpack
 from m3agent.evals.run.parts import AttemptListener, Make, PartsOf
 from m3agent.serving.client.retry import api_policy
 from m3agent.util.errors import EnvironmentFault, M3AgentError, UsageError, reason_of
@@ -52,11 +43,6 @@ CALLS_AT_ONCE = 4
 @contextlib.contextmanager
 def connected(address: str, parts_of: PartsOf, say: Callable[[str], None]) -> Iterator[Make]:
     """Connect to a cluster and check that its nodes can make attempts; yield what makes them there.
-
-    Args:
-        address: Address of the cluster, such as `ray://head:10001`.
-        parts_of: Makes the parts of an attempt on a node.
-        say: Receives progress messages.
 
     Raises:
         UsageError: The address is malformed, or the package ray is not installed.
@@ -89,12 +75,7 @@ def connected(address: str, parts_of: PartsOf, say: Callable[[str], None]) -> It
 
 
 def _knock(address: str) -> None:
-    """Check that something listens at the address: Ray itself would retry for half a minute.
-
-    Raises:
-        UsageError: The address is malformed.
-        EnvironmentFault: Nothing listens there.
-    """
+    """Check that something listens at the address: Ray itself would retry for half a minute."""
     try:
         parts = urlsplit(address)
         scheme, host, port = parts.scheme, parts.hostname, parts.port
@@ -114,11 +95,7 @@ def _knock(address: str) -> None:
 
 
 def _ready(ray: Any) -> int:
-    """Return the number of nodes.
-
-    Raises:
-        EnvironmentFault: Nodes cannot make attempts; the message names each of them.
-    """
+    """Return the number of nodes."""
     from ray.exceptions import LocalRayletDiedError, NodeDiedError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -133,14 +110,14 @@ def _ready(ray: Any) -> int:
     faults, gone = [], 0
     for node, answer in zip(nodes, answers, strict=True):
         try:
-            said = ray.get(answer, timeout=READY_SECONDS)
+            problem = ray.get(answer, timeout=READY_SECONDS)
         except (TaskUnschedulableError, NodeDiedError, LocalRayletDiedError):
             gone += 1  # the cluster has not noticed yet
             continue
         except Exception as error:  # noqa: BLE001  # from the node's own Python, or from Ray
-            said = _why(error)
-        if said:
-            faults.append(f"node {node['NodeManagerAddress']}: {said}")
+            problem = _why(error)
+        if problem:
+            faults.append(f"node {node['NodeManagerAddress']}: {problem}")
     if faults:
         raise EnvironmentFault(f"the cluster cannot make attempts: {'; '.join(faults)}.")
     if gone == len(nodes):
@@ -179,10 +156,9 @@ class RayCluster:
         # not kept for the next attempt: hundreds of repositories would fill the cluster's memory
         if is_local(instance.task):
             sent = await asyncio.to_thread(parcel, instance.task, self._state)
-        order = AttemptOrder(instance, number, self._parts_of)
         worker = self._actor.options(
             num_cpus=1, max_restarts=0, max_concurrency=CALLS_AT_ONCE, scheduling_strategy="SPREAD"
-        ).remote(order, sent)
+        ).remote(instance, number, self._parts_of, sent)
         work = asyncio.wrap_future(worker.work.remote().future())
         follow = asyncio.create_task(_follow(worker, listener))
         try:

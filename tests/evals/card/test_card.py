@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ import pytest
 
 from m3agent.evals.card.config import Adapter, Budget, CardConfig, Server
 from m3agent.evals.card.model import CardReport, report_on
-from m3agent.evals.card.page import as_json, render
+from m3agent.evals.card.page import as_json, render, watched
 from m3agent.evals.card.run import agents_of, make_card, open_runs, read_card, turns
-from m3agent.evals.card.watch import watched
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.run.counting_proxy import CountingProxy, Guard
@@ -62,10 +61,9 @@ KEY = "the-real-key"
 
 
 @pytest.fixture
-def server() -> Iterator[MisbehavingServer]:
-    with MisbehavingServer() as running:
-        running.answers = [ANSWER]
-        yield running
+def server(server: MisbehavingServer) -> MisbehavingServer:
+    server.answers = [ANSWER]
+    return server
 
 
 async def grade(instance: Instance, patch: bytes, image: str, folder: Path) -> tuple[Grade, None]:

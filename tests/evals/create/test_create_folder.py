@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.evals.code.archive import MOST_BYTES, extract_files
+from m3agent.evals.create.create import recipe_of
 from m3agent.evals.create.folder import (
     CreatedFolder,
     ValidatedCandidate,
@@ -23,7 +24,6 @@ from m3agent.evals.create.folder import (
 )
 from m3agent.evals.create.graded import Validated
 from m3agent.evals.create.history import CommitHistory
-from m3agent.evals.create.recipe import recipe_of
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import INSTANCE_ID
 from m3agent.evals.data.swebench import read_row

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.evals.create.recipe import choose_python, recipe_of
+from m3agent.evals.create.create import choose_python, recipe_of
 from tests.evals.create.history_of import FIRST, FIX, Repo, newest
 
 Files = dict[str, str | bytes | None]

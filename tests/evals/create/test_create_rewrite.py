@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,12 +87,6 @@ def repo(tmp_path: Path) -> Repo:
     return made
 
 
-@pytest.fixture
-def model() -> Iterator[MisbehavingServer]:
-    with MisbehavingServer() as server:
-        yield server
-
-
 async def rows_of(
     repo: Repo, tmp_path: Path, server: MisbehavingServer, said: list[str]
 ) -> list[dict[str, Any]]:
@@ -114,12 +107,12 @@ async def rows_of(
 
 @pytest.mark.integration
 async def test_the_model_writes_the_issue_from_the_whole_commit(
-    repo: Repo, tmp_path: Path, model: MisbehavingServer
+    repo: Repo, tmp_path: Path, server: MisbehavingServer
 ) -> None:
-    model.answers = [leaked(GOOD)]
-    [row] = await rows_of(repo, tmp_path, model, [])
+    server.answers = [leaked(GOOD)]
+    [row] = await rows_of(repo, tmp_path, server, [])
     assert (row["problem_statement"], row["statement_source"]) == (f"{GOOD}\n", "model")
-    [asked] = model.chats
+    [asked] = server.chats
     sent = asked.json["messages"][1]["content"]
     for part in (
         "This replaces the wrong minus",
@@ -132,12 +125,12 @@ async def test_the_model_writes_the_issue_from_the_whole_commit(
 
 
 @pytest.mark.integration
-async def test_a_leak_is_sent_back_once(repo: Repo, tmp_path: Path, model: MisbehavingServer) -> None:
-    model.answers = [leaked(BAD), leaked(GOOD)]
+async def test_a_leak_is_sent_back_once(repo: Repo, tmp_path: Path, server: MisbehavingServer) -> None:
+    server.answers = [leaked(BAD), leaked(GOOD)]
     said: list[str] = []
-    [row] = await rows_of(repo, tmp_path, model, said)
+    [row] = await rows_of(repo, tmp_path, server, said)
     assert (row["problem_statement"], row["statement_source"]) == (f"{GOOD}\n", "model") and not said
-    first, second = (chat.json["messages"] for chat in model.chats)
+    first, second = (chat.json["messages"] for chat in server.chats)
     assert second[:2] == first and second[2]["content"] == BAD
     assert "- the name `result_of_sum`, which only the fix has\n" in second[3]["content"]
 
@@ -152,33 +145,33 @@ async def test_a_leak_is_sent_back_once(repo: Repo, tmp_path: Path, model: Misbe
     ],
 )
 async def test_the_statement_stays_if_the_second_issue_cannot_be_used(
-    bad: Any, why: str, repo: Repo, tmp_path: Path, model: MisbehavingServer
+    bad: Any, why: str, repo: Repo, tmp_path: Path, server: MisbehavingServer
 ) -> None:
-    model.answers = [bad, bad, leaked(GOOD)]
+    server.answers = [bad, bad, leaked(GOOD)]
     said: list[str] = []
-    [row] = await rows_of(repo, tmp_path, model, said)
+    [row] = await rows_of(repo, tmp_path, server, said)
     assert row["statement_source"] == "message" and row["problem_statement"].startswith(
         "Fix sums\n\nThis replaces"
     )
-    assert said == [f"the model's issue is not used: it has {why}"] and len(model.chats) == 2
+    assert said == [f"the model's issue is not used: it has {why}"] and len(server.chats) == 2
 
 
 @pytest.mark.integration
 async def test_without_an_answer_the_candidate_stays_to_be_tried(
-    repo: Repo, tmp_path: Path, model: MisbehavingServer
+    repo: Repo, tmp_path: Path, server: MisbehavingServer
 ) -> None:
-    model.answers = [Reply(401, {"error": {"message": "no"}})]
+    server.answers = [Reply(401, {"error": {"message": "no"}})]
     with pytest.raises(EndpointRefused):
-        await rows_of(repo, tmp_path, model, [])
+        await rows_of(repo, tmp_path, server, [])
     assert json.loads((tmp_path / "out" / "create.json").read_text())["tried"] == {}
-    model.answers = [leaked(GOOD)]
-    assert [row["statement_source"] for row in await rows_of(repo, tmp_path, model, [])] == ["model"]
+    server.answers = [leaked(GOOD)]
+    assert [row["statement_source"] for row in await rows_of(repo, tmp_path, server, [])] == ["model"]
 
 
 @pytest.mark.slow
 @pytest.mark.integration
 def test_the_command_says_who_writes_and_refuses_servers_that_cannot(
-    repo: Repo, tmp_path: Path, model: MisbehavingServer
+    repo: Repo, tmp_path: Path, server: MisbehavingServer
 ) -> None:
     def create_with(*options: str) -> tuple[int, str]:
         done = run(
@@ -186,12 +179,12 @@ def test_the_command_says_who_writes_and_refuses_servers_that_cannot(
         )
         return done.returncode, done.stderr
 
-    code, said = create_with("--endpoint", model.url)
-    assert code == 1 and f"m3agent: issues are written by {model.url} (named)\n" in said
+    code, said = create_with("--endpoint", server.url)
+    assert code == 1 and f"m3agent: issues are written by {server.url} (named)\n" in said
     assert create_with("--engine", "embedded")[0] == 1
     assert "issues are written" not in create_with()[1]
-    model.pages = {"/v1/models": {"data": [{"id": "embedded", "owned_by": "m3agent"}]}}
-    code, said = create_with("--endpoint", model.url)
+    server.pages = {"/v1/models": {"data": [{"id": "embedded", "owned_by": "m3agent"}]}}
+    code, said = create_with("--endpoint", server.url)
     assert code == 2 and "the embedded engine, which writes no issues" in said
-    model.pages = {}
-    assert create_with("--endpoint", model.url)[0] == 4
+    server.pages = {}
+    assert create_with("--endpoint", server.url)[0] == 4

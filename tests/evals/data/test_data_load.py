@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m3agent.evals.data import rows as rows_module
+from m3agent.evals.data import load as load_module
 from m3agent.evals.data.instance import DataError
 from m3agent.evals.data.load import digest, load
 from tests.evals.data_rows import GOLD, SHARED, a_row, write_rows
@@ -73,8 +73,6 @@ def test_missing_package_is_named(tmp_path: Path, source: str, package: str) -> 
 def test_only_selected_rows_are_read_beyond_the_id(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", *THREE, {"instance_id": "broken"})
     assert ids(source, ids=["someone__calc-2", "someone__calc-3"]) == ["someone__calc-3", "someone__calc-2"]
-    assert ids(source, patterns=["*-1"]) == ["someone__calc-1"]
-    assert ids(source, ids=["someone__calc-2"], patterns=["*-1"]) == ["someone__calc-1", "someone__calc-2"]
     assert "row 4" in wrong(source)
 
 
@@ -83,7 +81,6 @@ def test_unknown_id_is_named_with_the_nearest(tmp_path: Path) -> None:
     said = wrong(source, ids=["someone__calc-1", "somone_calc-2"])
     assert "somone_calc-2" in said
     assert said.endswith("the nearest is someone__calc-2")
-    assert "like x*" in wrong(source, patterns=["x*"])
 
 
 def test_a_second_row_with_the_same_id_is_refused_with_both_places(tmp_path: Path) -> None:
@@ -149,7 +146,7 @@ def test_a_row_of_fifty_megabytes_is_read(tmp_path: Path) -> None:
 def test_a_line_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     with path.open("wb") as file:
-        file.truncate(rows_module.MOST_ROW + 1)
+        file.truncate(load_module.MOST_ROW + 1)
     assert "not a file of rows" in wrong(str(path))
 
 
@@ -203,18 +200,13 @@ def test_rows_of_anything_give_instances_or_one_sentence(rows: list[Any]) -> Non
     instances_or_one_sentence("\n".join(map(json.dumps, rows)).encode())
 
 
-@settings(max_examples=100)
-@given(st.binary(max_size=200), st.sampled_from([".jsonl", ".json"]))
-def test_bytes_of_anything_give_instances_or_one_sentence(content: bytes, suffix: str) -> None:
-    instances_or_one_sentence(content, suffix)
-
-
 WHOLE = "".join(json.dumps(row) + "\n" for row in THREE).encode()
 
 
 @settings(max_examples=100)
-@given(st.integers(0, len(WHOLE)), st.binary(max_size=3), st.sampled_from([".jsonl", ".json"]))
+@given(st.integers(0, len(WHOLE)), st.binary(max_size=200), st.sampled_from([".jsonl", ".json"]))
 def test_cut_and_spoilt_files_give_instances_or_one_sentence(cut: int, more: bytes, suffix: str) -> None:
+    instances_or_one_sentence(more, suffix)
     instances_or_one_sentence(WHOLE[:cut] + more, suffix)
     instances_or_one_sentence(WHOLE[:cut] + more + WHOLE[cut + len(more) :], suffix)
 

@@ -18,10 +18,10 @@ from m3agent.evals.data.instance import Environment, Instance, Source, Task
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.environments import environments as environments_module
 from m3agent.evals.environments.environments import Environments
-from m3agent.evals.environments.layer import Layer
 from m3agent.evals.environments.recipe import (
     EXACT,
     VENV,
+    Layer,
     era_of,
     in_era,
     instance_layer,

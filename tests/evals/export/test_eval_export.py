@@ -22,8 +22,7 @@ from m3agent.cli.app import app
 from m3agent.evals.data.instance import Instance, Task
 from m3agent.evals.data.load import load
 from m3agent.evals.environments.environments import Environments
-from m3agent.evals.export.export import Exported, Exporter, row_of
-from m3agent.evals.export.harbor import HarborTask, write_task
+from m3agent.evals.export.export import Exported, Exporter, row_of, write_task
 from m3agent.evals.grade.trees import grading_trees
 from m3agent.sandbox.errors import DiskFull, EngineUnavailable
 from m3agent.sandbox.store.git import TreeStore
@@ -57,7 +56,7 @@ def task_of(instance: Instance, folder: Path) -> Path:
     code = Path(instance.task.source.location)
     base = Workspace.from_folder(store, code, sorted(FILES)).base
     trees = grading_trees(store, base, instance.answer, b"")
-    write_task(instance, HarborTask(IMAGE, EVERY, trees, instance.answer.patch.encode()), folder / "task")
+    write_task(instance, IMAGE, EVERY, trees, (instance.answer.patch.encode(), []), folder / "task")
     return folder / "task"
 
 

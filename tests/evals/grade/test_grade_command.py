@@ -10,9 +10,9 @@ import pytest
 
 from m3agent.evals.data.predictions import read_predictions
 from m3agent.util.errors import UsageError
-from tests.agent.repositories import write_files
 from tests.command_line import run
 from tests.evals.bases import needs_docker
+from tests.evals.data_rows import write_program
 
 PROGRAM = "def half(n):\n    return n // 3\n"
 TESTS = "from half import half\n\n\ndef test_half():\n    assert half(8) == 4\n\n\ndef test_zero():\n    assert half(0) == 0\n"
@@ -25,17 +25,8 @@ def m3agent(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     """A benchmark folder with one program."""
-    folder = tmp_path / "programs-of-ours"
-    write_files(
-        folder,
-        {
-            "programs/half/half.py": PROGRAM,
-            "programs/half/test_half.py": TESTS,
-            "programs/half/ISSUE.md": "half(8) should be 4\n",
-            "gold/half.py": PROGRAM.replace("3", "2"),
-        },
-    )
-    return folder
+    fixed, issue = PROGRAM.replace("3", "2"), "half(8) should be 4\n"
+    return write_program(tmp_path / "programs-of-ours", "half", PROGRAM, fixed, TESTS, issue)
 
 
 @pytest.mark.slow  # quick: test_grade_small.py and the other tests here
@@ -74,7 +65,7 @@ def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:
             "--agent-name is only for",
         ),
         (("validate", "{programs}", "--ids", "haff"), "half"),
-        (("validate", "{programs}", "-o", "{programs}/no/where.json"), "There is no folder"),
+        (("validate", "{programs}", "-o", "{programs}/no/where.json"), "there is no folder"),
         (("grade", "{programs}", "{programs}/none.json"), "none.json cannot be read"),
         (("grade", "{programs}", "gold", "--validation", "{programs}/gold/half.py"), "is not a file that"),
         (

@@ -220,10 +220,7 @@ async def test_without_a_runner_and_other_rules_it_is_invalid(tmp_path: Path) ->
     ("verdicts", "reason"),
     [
         ([True, False], ""),
-        (
-            [False, False],
-            "the reference patch does not resolve it: 1 tests did not pass, such as adds",
-        ),
+        ([False, False], "the reference patch does not resolve it: 1 tests did not pass, such as adds"),
         ([True, True], "a patch that changes nothing resolves it"),
     ],
 )

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.evals.data.results import Grade, Verdict
-from m3agent.evals.grade.command import RowCommand, parse_command
 from m3agent.evals.grade.grader import with_python
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
+from m3agent.evals.grade.row_suites import RowCommand, parse_command
 from tests.abuse.forgeries import FORGERIES
 
 

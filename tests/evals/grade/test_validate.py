@@ -93,9 +93,14 @@ async def test_tests_that_decide_are_found_where_a_row_lists_none(tmp_path: Path
 
 
 async def test_flaky_tests_are_left_out(tmp_path: Path) -> None:
-    found = await validated(tmp_path, outcomes("b c", "a"), outcomes("a b c"), outcomes("a b"), keep="b c")
-    assert found.valid, found
-    assert (found.pass_to_pass, found.flaky) == (("b",), ("c",))
+    validation = await validated(
+        tmp_path, outcomes("b c", "a"), outcomes("a b c"), outcomes("a b"), keep="b c"
+    )
+    assert validation.valid, validation
+    assert (validation.pass_to_pass, validation.flaky) == (("b",), ("c",))
+    instance = small_instance(tmp_path / "again", fail_to_pass=("a",), pass_to_pass=("b", "c"))
+    steady = Validations({instance.id: validation}).applied(instance)
+    assert (steady.answer.fail_to_pass, steady.answer.pass_to_pass) == (("a",), ("b",))
 
 
 @pytest.mark.parametrize(

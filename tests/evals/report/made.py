@@ -18,6 +18,8 @@ from m3agent.evals.data.results import (
     Verdict,
 )
 from m3agent.evals.data.run_folder import RunFolder
+from m3agent.evals.report.counting import Tally
+from m3agent.evals.report.model import Score
 
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FIX = b"diff --git a/lane.py b/lane.py\n--- a/lane.py\n+++ b/lane.py\n@@ -1 +1 @@\n-a < b\n+a <= b\n"
@@ -81,3 +83,14 @@ def run_folder(
 
 def official(resolved: bool | None) -> OfficialGrade:
     return OfficialGrade(resolved=resolved)
+
+
+def tally(results: list[AttemptRecord], *missing: str, **fields: Any) -> Tally:
+    """Return the results of a run that has also the instances `missing`."""
+    idents = list(dict.fromkeys([*(each.instance_id for each in results), *missing]))
+    return Tally(config(idents, **fields), {ident: repo_of(ident) for ident in idents}, results)
+
+
+def worst(score: Score) -> float:
+    assert score.worst is not None
+    return score.worst.value

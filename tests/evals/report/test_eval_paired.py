@@ -26,14 +26,6 @@ rows = st.lists(
 )
 
 
-@pytest.mark.parametrize(
-    ("won", "lost", "p"),
-    [(0, 0, 1.0), (1, 0, 1.0), (5, 0, 0.0625), (6, 0, 0.03125), (1, 7, 0.0703125), (3, 3, 1.0), (10, 2, 158 / 4096)],
-)  # fmt: skip
-def test_mcnemar_is_the_exact_binomial_test(won: int, lost: int, p: float) -> None:
-    assert mcnemar(won, lost) == p
-
-
 @given(st.integers(0, 7), st.integers(0, 7))
 def test_mcnemar_is_what_counting_all_flips_gives(won: int, lost: int) -> None:
     flips = list(itertools.product((0, 1), repeat=won + lost))

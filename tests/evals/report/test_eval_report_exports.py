@@ -20,7 +20,7 @@ from m3agent.evals.report.exports import (
     submitted,
 )
 from m3agent.evals.report.model import RunReport, report_of
-from tests.evals.report.made import FIX, config, official, repo_of, result
+from tests.evals.report.made import FIX, config, official, result, tally
 
 KEYS = [
     "total_instances", "submitted_instances", "completed_instances", "resolved_instances", "unresolved_instances",
@@ -32,8 +32,7 @@ KEYS = [
 
 
 def made(results: list[AttemptRecord], *missing: str, **fields: object) -> RunReport:
-    idents = list(dict.fromkeys([*(one.instance_id for one in results), *missing]))
-    return report_of(Tally(config(idents, **fields), {ident: repo_of(ident) for ident in idents}, results))
+    return report_of(tally(results, *missing, **fields))
 
 
 def test_each_verdict_has_its_element() -> None:

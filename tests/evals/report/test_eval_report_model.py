@@ -9,23 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m3agent.evals.data.results import AttemptRecord, AttemptUsage, Grade, TestCount, Verdict
+from m3agent.evals.data.results import AttemptUsage, Grade, TestCount, Verdict
 from m3agent.evals.report import wording
-from m3agent.evals.report.compare import compare
 from m3agent.evals.report.counting import Tally, tally_of
 from m3agent.evals.report.exports import as_json, junit, official_report
-from m3agent.evals.report.model import report_of
+from m3agent.evals.report.model import compare, report_of
 from m3agent.evals.report.page import render, rows
 from m3agent.evals.report.table import table
 from m3agent.util.errors import UsageError
-from tests.evals.report.made import config, official, repo_of, result, run_folder
+from tests.evals.report.made import config, official, repo_of, result, run_folder, tally, worst
 
 VERDICTS = st.sampled_from(list(Verdict))
-
-
-def tally(results: list[AttemptRecord], *missing: str, **fields: object) -> Tally:
-    idents = list(dict.fromkeys([*(one.instance_id for one in results), *missing]))
-    return Tally(config(idents, **fields), {ident: repo_of(ident) for ident in idents}, results)
 
 
 def test_invalid_instances_are_left_out_of_the_rate_and_counted_apart() -> None:
@@ -35,52 +29,39 @@ def test_invalid_instances_are_left_out_of_the_rate_and_counted_apart() -> None:
         result("o__b-1", "invalid"),
         result("o__b-2"),
     ]
-    found = report_of(tally(results))
-    assert found.invalid == ("o__b-1",)
-    assert found.score.worst is not None
-    assert found.score.worst.value == pytest.approx(2 / 3)
-    assert found.over_all.worst is not None
-    assert found.over_all.worst.value == pytest.approx(2 / 4)
-    assert (found.score.worst.n, found.over_all.worst.n) == (3, 4)
-    assert found.complete
+    report = report_of(tally(results))
+    assert report.invalid == ("o__b-1",)
+    assert [worst(report.score), worst(report.over_all)] == pytest.approx([2 / 3, 2 / 4])
+    assert (report.score.instances, report.over_all.instances) == (3, 4)
+    assert report.complete
 
 
 @pytest.mark.parametrize("verdict", ["empty", "error", "timeout", "unresolved"])
 def test_every_way_to_fail_counts_against_the_agent(verdict: str) -> None:
-    found = report_of(tally([result("o__a-1"), result("o__a-2", verdict)]))
-    assert found.score.worst is not None
-    assert found.score.worst.value == 0.5
+    assert worst(report_of(tally([result("o__a-1"), result("o__a-2", verdict)])).score) == 0.5
 
 
 def test_what_is_missing_or_infra_makes_a_range() -> None:
     results = [result("o__a-1"), result("o__a-2", "unresolved"), result("o__a-3", "infra")]
-    found = report_of(tally(results, "o__a-4"))
-    assert found.missing == (("o__a-3", 1), ("o__a-4", 1))
-    assert not found.complete
-    assert found.score.worst is not None
-    assert found.score.best is not None
-    assert (found.score.worst.value, found.score.best.value) == (0.25, 0.75)
-    assert found.used.attempts == 2, "an attempt that infra ended says nothing of costs"
+    report = report_of(tally(results, "o__a-4"))
+    assert (report.missing, report.complete) == ((("o__a-3", 1), ("o__a-4", 1)), False)
+    assert report.score.best is not None
+    assert (worst(report.score), report.score.best.value) == (0.25, 0.75)
+    assert report.used.attempts == 2, "an attempt that infra ended says nothing of costs"
 
 
 def test_instance_with_some_invalid_attempts_is_left_out_with_a_note() -> None:
-    results = [
-        result("o__a-1", "invalid"),
-        result("o__a-1", "resolved", 2),
-        result("o__a-2"),
-        result("o__a-2", attempt=2),
-    ]
-    found = report_of(tally(results, attempts=2))
-    assert found.invalid == ("o__a-1",)
-    assert found.notes == ("o__a-1 is left out as invalid, though some of its attempts could be graded",)
+    results = [result("o__a-1", "invalid"), result("o__a-1", "resolved", 2)]
+    report = report_of(tally([*results, *(result("o__a-2", attempt=n) for n in (1, 2))], attempts=2))
+    assert report.invalid == ("o__a-1",)
+    assert report.notes == ("o__a-1 is left out as invalid, though some of its attempts could be graded",)
 
 
 def test_several_attempts_give_rates_and_pass_at_k() -> None:
     results = [result("o__a-1", "resolved" if n < 3 else "unresolved", n) for n in (1, 2, 3, 4)]
     results += [result("o__b-1", "unresolved", n) for n in (1, 2, 3, 4)]
     found = report_of(tally(results, attempts=4))
-    assert found.score.worst is not None
-    assert found.score.worst.value == 0.25
+    assert worst(found.score) == 0.25
     assert [row.k for row in found.pass_k] == [1, 2, 3, 4]
     assert [row.one.value for row in found.pass_k] == pytest.approx([1 / 4, (1 - 1 / 6) / 2, 1 / 2, 1 / 2])
     assert [row.all_of.value for row in found.pass_k] == pytest.approx([1 / 4, 1 / 12, 0, 0])
@@ -147,17 +128,11 @@ def test_failures_come_first() -> None:
 
 
 def test_each_repository_has_its_part() -> None:
-    results = [
-        result("o__b-1"),
-        result("o__a-1", "unresolved"),
-        result("o__b-2", "invalid"),
-        result("o__b-3", "timeout"),
-    ]
-    first, second = report_of(tally(results)).repositories
+    verdicts = {"o__b-1": "resolved", "o__a-1": "unresolved", "o__b-2": "invalid", "o__b-3": "timeout"}
+    first, second = report_of(tally([result(*each) for each in verdicts.items()])).repositories
     assert (first.name, second.name) == ("o/a", "o/b")
     assert (second.score.resolved, second.score.instances, second.invalid) == (1, 2, 1)
-    assert second.verdicts[Verdict.TIMEOUT] == 1
-    assert sum(second.verdicts.values()) == 3
+    assert (second.verdicts[Verdict.TIMEOUT], sum(second.verdicts.values())) == (1, 3)
     assert second.used.attempts == 2
 
 
@@ -187,36 +162,20 @@ def test_the_order_of_results_changes_no_byte(
 
 
 def test_two_runs_are_compared_over_what_both_have() -> None:
-    here = tally(
-        [
-            result("o__a-1"),
-            result("o__a-2"),
-            result("o__a-3", "unresolved"),
-            result("o__a-4"),
-            result("o__b-1"),
-        ]
-    )
-    there = tally(
-        [
-            result("o__a-1"),
-            result("o__a-2", "empty"),
-            result("o__a-3"),
-            result("o__a-4", "invalid"),
-            result("o__b-2"),
-        ],
-        data="0ther",
-    )
-    found = compare(here, there)
-    assert (found.won, found.lost) == (("o__a-2",), ("o__a-3",))
-    assert (found.only_here, found.only_there, found.left_out) == (("o__b-1",), ("o__b-2",), ("o__a-4",))
-    assert found.instances == 3
-    assert found.rates == (2 / 3, 2 / 3)
-    assert found.paired is not None
-    assert (found.paired.test, found.paired.p) == ("exact McNemar", 1.0)
-    assert found.notes == (
+    ours = {"o__a-1": "resolved", "o__a-2": "resolved", "o__a-3": "unresolved", "o__a-4": "resolved"}
+    theirs = {"o__a-1": "resolved", "o__a-2": "empty", "o__a-3": "resolved", "o__a-4": "invalid"}
+    here = tally([result(*each) for each in (ours | {"o__b-1": "resolved"}).items()])
+    there = tally([result(*each) for each in (theirs | {"o__b-2": "resolved"}).items()], data="0ther")
+    comparison = compare(here, there)
+    assert (comparison.won, comparison.lost, comparison.left_out) == (("o__a-2",), ("o__a-3",), ("o__a-4",))
+    assert (comparison.only_here, comparison.only_there) == (("o__b-1",), ("o__b-2",))
+    assert (comparison.instances, comparison.rates) == (3, (2 / 3, 2 / 3))
+    assert comparison.paired is not None
+    assert (comparison.paired.test, comparison.paired.p) == ("exact McNemar", 1.0)
+    assert comparison.notes == (
         "the runs attempted different instances; those with the same id are compared as the same task",
     )
-    assert found.used[0].attempts == 3
+    assert comparison.used[0].attempts == 3
 
 
 def test_runs_with_equal_ids_of_different_data_get_a_note() -> None:
@@ -268,13 +227,11 @@ def test_a_run_of_nothing_but_invalid_instances_has_no_rate(tmp_path: Path) -> N
     assert "invalid" in render(found, rows(folder, found, {}))
 
 
-def test_no_difference_has_no_minus() -> None:
-    assert [wording.difference(value) for value in (-1e-17, 0.0, -0.0833, 0.125)] == [
-        "+0.0",
-        "+0.0",
-        "-8.3",
-        "+12.5",
-    ]
+@pytest.mark.parametrize(
+    ("value", "shown"), [(-1e-17, "+0.0"), (0.0, "+0.0"), (-0.0833, "-8.3"), (0.125, "+12.5")]
+)
+def test_no_difference_has_no_minus(value: float, shown: str) -> None:
+    assert wording.difference(value) == shown
 
 
 def test_the_engine_without_a_model_has_no_tokens() -> None:

@@ -14,9 +14,8 @@ from m3agent.agent.report import text
 from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.data.run_folder import RunFolder
 from m3agent.evals.report import page as page_module
-from m3agent.evals.report.compare import compare
 from m3agent.evals.report.counting import Tally, tally_of
-from m3agent.evals.report.model import RunReport, report_of
+from m3agent.evals.report.model import RunReport, compare, report_of
 from m3agent.evals.report.page import (
     MOST_FAILED,
     MOST_PATCH,

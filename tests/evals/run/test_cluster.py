@@ -22,6 +22,7 @@ from m3agent.evals.run.cluster.node import AWAY, RECEIVED, arrived, packed, parc
 from m3agent.evals.run.parts import AttemptParts
 from m3agent.util.errors import EnvironmentFault
 from tests.conftest import alone, docker_here, later
+from tests.evals.data_rows import write_program
 from tests.evals.run.test_run import outcomes
 from tests.evals.small import PROGRAMS
 from tests.servers.ray_nodes import RayNodes, ray_nodes
@@ -32,18 +33,11 @@ here = pytest.mark.skipif(sys.platform != "linux" or sys.version_info >= (3, 15)
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """The small programs as a benchmark folder for the command: one folder each, and the fixed programs in `gold`."""
-    folder = tmp_path / "benchmark"
+    """The small programs as a benchmark folder for the command."""
     for name, (code, test, issue) in PROGRAMS.items():
-        fixed = code.replace("a - b", "a + b").replace("v < best", "v > best")
-        program, gold = folder / "programs" / name, folder / "gold"
-        program.mkdir(parents=True)
-        gold.mkdir(exist_ok=True)
-        (program / f"{name}.py").write_text(code)
-        (gold / f"{name}.py").write_text(fixed)
-        (program / f"test_{name}.py").write_text(test)
-        (program / "ISSUE.md").write_text(issue)
-    return folder
+        gold = code.replace("a - b", "a + b").replace("v < best", "v > best")
+        write_program(tmp_path / "benchmark", name, code, gold, test, issue)
+    return tmp_path / "benchmark"
 
 
 def m3agent(state: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -216,7 +210,7 @@ def test_code_travels_and_is_the_same_there(programs: Path, tmp_path: Path) -> N
 
     task = load(str(programs), ids=("adder",))[0].task
     sent = parcel(task, tmp_path / "here")
-    assert sent.key == parcel(task, tmp_path / "here").key == parcel(task, tmp_path / "elsewhere").key
+    assert sent == parcel(task, tmp_path / "here") == parcel(task, tmp_path / "elsewhere")
     there = arrived(task, sent, tmp_path / "there")
     assert there.source.kind == "archive" and str(tmp_path / "there") in there.source.location
     proofs = [checkout(one, tmp_path / name) for one, name in ((task, "a"), (there, "b"))]
@@ -239,6 +233,6 @@ def test_a_folder_comes_back_whole_and_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     unpack(packed(tmp_path / "a"), tmp_path / "c")
     assert sorted(str(path.relative_to(tmp_path / "c")) for path in (tmp_path / "c").rglob("*")) == [
-        *("b", "b/empty", "b/run.sh"),
+        *("b", "b/empty", "b/run.sh")
     ]
     assert os.access(tmp_path / "c/b/run.sh", os.X_OK)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +42,6 @@ STARTED = {
 }
 
 
-@pytest.fixture
-def server() -> Iterator[MisbehavingServer]:
-    with MisbehavingServer() as running:
-        yield running
-
-
 def answers(server: MisbehavingServer, path: str, answer: Any) -> None:
     if path == CHAT:
         server.answers = [answer]
@@ -84,57 +77,49 @@ async def count(
     return proxy.usage
 
 
-@pytest.mark.parametrize(
-    ("path", "answer", "counted"),
-    [
-        (CHAT, {"choices": [], "usage": CHAT_USAGE}, (1, 100, 64, 20, None)),
-        (
-            CHAT,
-            Stream(
-                [
-                    delta(content="a"),
-                    finish("stop"),
-                    usage(100, 20, prompt_tokens_details={"cached_tokens": 64}),
-                ]
-            ),
-            (1, 100, 64, 20, None),
+NOTHING = (1, None, None, None, None)
+ANSWERS: dict[str, tuple[str, Any, tuple[int | None, ...]]] = {
+    "chat": (CHAT, {"choices": [], "usage": CHAT_USAGE}, (1, 100, 64, 20, None)),
+    "chat stream": (
+        CHAT,
+        Stream([delta(content="a"), finish("stop"), usage(100, 20, prompt_tokens_details={"cached_tokens": 64})]),
+        (1, 100, 64, 20, None),
+    ),
+    "responses": (RESPONSES, {"output": [], "usage": RESPONSES_USAGE}, (1, 100, 64, 20, 5)),
+    "responses stream": (
+        RESPONSES,
+        Stream(
+            [
+                'event: response.created\ndata: {"type":"response.created","response":{"usage":null}}\n\n',
+                {"type": "response.completed", "response": {"usage": RESPONSES_USAGE}},
+            ],
+            done=False,
         ),
-        (RESPONSES, {"output": [], "usage": RESPONSES_USAGE}, (1, 100, 64, 20, 5)),
-        (
-            RESPONSES,
-            Stream(
-                [
-                    'event: response.created\ndata: {"type":"response.created","response":{"usage":null}}\n\n',
-                    {"type": "response.completed", "response": {"usage": RESPONSES_USAGE}},
-                ],
-                done=False,
-            ),
-            (1, 100, 64, 20, 5),
+        (1, 100, 64, 20, 5),
+    ),
+    "messages": (
+        MESSAGES, {"content": [], "usage": STARTED | {"output_tokens": 20}}, (1, 100, 64, 20, None),
+    ),
+    "messages stream": (
+        MESSAGES,
+        Stream(
+            [
+                {"type": "message_start", "message": {"usage": STARTED}},
+                *({"type": "message_delta", "usage": {"output_tokens": count}} for count in (11, 20)),
+            ],
+            done=False,
         ),
-        (MESSAGES, {"content": [], "usage": STARTED | {"output_tokens": 20}}, (1, 100, 64, 20, None)),
-        (
-            MESSAGES,
-            Stream(
-                [
-                    {"type": "message_start", "message": {"usage": STARTED}},
-                    {"type": "message_delta", "usage": {"output_tokens": 11}},
-                    {"type": "message_delta", "usage": {"output_tokens": 20}},
-                ],
-                done=False,
-            ),
-            (1, 100, 64, 20, None),
-        ),
-        (CHAT, Stream([delta(content="a"), finish("stop")]), (1, None, None, None, None)),
-        (CHAT, {"usage": {"prompt_tokens": -1, "completion_tokens": True}}, (1, None, None, None, None)),
-        (CHAT, Reply(200, '{"usage": {'), (1, None, None, None, None)),
-        (CHAT, Reply(429, {"error": {"message": "slow"}, "usage": CHAT_USAGE}), (0, None, None, None, None)),
-        ("/v1/messages/count_tokens", {"usage": CHAT_USAGE}, (0, None, None, None, None)),
-    ],
-    ids=[
-        *("chat", "chat stream", "responses", "responses stream", "messages", "messages stream"),
-        *("nothing said", "no counts", "no JSON", "refused", "another path"),
-    ],
-)
+        (1, 100, 64, 20, None),
+    ),
+    "nothing said": (CHAT, Stream([delta(content="a"), finish("stop")]), NOTHING),
+    "no counts": (CHAT, {"usage": {"prompt_tokens": -1, "completion_tokens": True}}, NOTHING),
+    "no JSON": (CHAT, Reply(200, '{"usage": {'), NOTHING),
+    "refused": (CHAT, Reply(429, {"error": {"message": "slow"}, "usage": CHAT_USAGE}), (0, *NOTHING[1:])),
+    "another path": ("/v1/messages/count_tokens", {"usage": CHAT_USAGE}, (0, *NOTHING[1:])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "answer", "counted"), ANSWERS.values(), ids=ANSWERS)
 async def test_answers_are_counted_and_passed_on_unchanged(
     path: str, answer: Any, counted: tuple[int | None, ...], server: MisbehavingServer
 ) -> None:
@@ -173,9 +158,7 @@ async def test_what_is_too_large_is_passed_on_but_not_searched(
     assert (found.turns, found.prompt_tokens) == (1, None)
 
 
-async def test_it_reaches_one_server_on_loopback_and_ends_with_its_context(
-    server: MisbehavingServer,
-) -> None:
+async def test_it_reaches_one_server_on_loopback_and_ends_with_its_context(server: MisbehavingServer) -> None:
     async with CountingProxy(server.url, None).opened() as address:
         port = int(address.removesuffix("/v1").rpartition(":")[2])
         for target in (b"http://other.example/v1/models", b"%2Eother.example/v1/models", b"%2Fx"):
@@ -273,31 +256,18 @@ def test_the_server_is_part_of_the_experiment(server: MisbehavingServer) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("agent", "more", "told"),
     [
-        (
-            ("--agent-command", "sh {issue}", "--endpoint", "http://127.0.0.1:9/v1"),
-            "--endpoint is only for m3agent's own",
-        ),
-        (
-            ("--agent-command", "sh {issue} {endpoint}"),
-            "{endpoint} stands for a model server, and there is none",
-        ),
-        (
-            ("--agent-command", "sh {issue} {endpoint}", "--model", "m"),
-            "--model is only for m3agent's own agent",
-        ),
-        (
-            ("--agent-command", "sh {issue}", "--agent-env", "A=b"),
-            "--agent-env gives A a value without {endpoint}",
-        ),
+        ("sh {issue}", ("--endpoint", "http://127.0.0.1:9/v1"), "--endpoint is only for m3agent's own"),
+        ("sh {issue} {endpoint}", (), "{endpoint} stands for"),
+        ("sh {issue} {endpoint}", ("--model", "m"), "--model is only for m3agent's own"),
+        ("sh {issue}", ("--agent-env", "A=b"), "--agent-env gives A a value"),
     ],
 )
 def test_wrong_use_of_the_placeholder_is_one_sentence(
-    arguments: tuple[str, ...], said: str, tmp_path: Path
+    agent: str, more: tuple[str, ...], told: str, tmp_path: Path
 ) -> None:
-    done = run(
-        "eval", "run", str(write_programs(tmp_path / "programs")), "-o", str(tmp_path / "run"), *arguments
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and said in done.stderr
+    programs = str(write_programs(tmp_path / "programs"))
+    done = run("eval", "run", programs, "-o", str(tmp_path / "run"), "--agent-command", agent, *more)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and told in done.stderr
     assert not (tmp_path / "run").exists()

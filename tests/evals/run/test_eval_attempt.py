@@ -14,7 +14,7 @@ from m3agent.agent.session import events
 from m3agent.agent.session.session import PATCH, Session
 from m3agent.agent.settings.settings import Settings, state_dir
 from m3agent.cli.eval import run as eval_run_command
-from m3agent.evals.code.leak_proof import LeakProof
+from m3agent.evals.code.checkout import LeakProof
 from m3agent.evals.data.instance import DataError, Task
 from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.run.attempt import CHECKOUT, LEAK_PROOF, EvalAttempt

@@ -15,9 +15,8 @@ from m3agent.agent.verify.accuracy import Accuracy, Measured, Trial, known_accur
 from m3agent.cli.eval.verdicts import _table
 from m3agent.evals.create.history import open_history
 from m3agent.evals.create.mine import Bounds
-from m3agent.evals.verdicts.fixes import Fix, fixes_of
 from m3agent.evals.verdicts.trial import Shown
-from m3agent.evals.verdicts.variants import KINDS, RIGHT, Kind, _mutated, faulty, variants_of
+from m3agent.evals.verdicts.variants import KINDS, RIGHT, Fix, Kind, _mutated, faulty, fixes_of, variants_of
 from m3agent.sandbox.store.git import TreeStore
 from tests.agent.repositories import write_files
 from tests.agent.verify.test_rules import report
