@@ -67,11 +67,6 @@ def _either(settings: Settings, engine: list[Check], bubblewrap: Check) -> list[
     """Return the checks of both backends.
 
     A failed check of a backend that a fix does not need is not an error.
-
-    Args:
-        settings: The settings in force.
-        engine: The checks of the container engine: first the engine itself, then what depends on it.
-        bubblewrap: The check of bubblewrap.
     """
     found: dict[Backend, list[Check]] = {"docker": engine, "bwrap": [bubblewrap]}
     if settings.sandbox == WITHOUT_ISOLATION:
@@ -126,14 +121,7 @@ def _repository(repo_dir: Path) -> Check:
 
 
 async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded: bool) -> list[Check]:
-    """Check the toolchain of each test suite of the repository, where a fix would run the tests.
-
-    Args:
-        settings: The settings in force.
-        repo_dir: A folder of the repository.
-        engine: Whether a container engine works.
-        embedded: Whether the embedded engine makes the changes.
-    """
+    """Check the toolchain of each test suite of the repository, where a fix would run the tests."""
     from m3agent.agent.fix.suites import suites_on_disk, without_suites_on_disk
     from m3agent.sandbox.images.environment import missing_packages
     from m3agent.sandbox.images.toolchains import UNPACKAGED, missing_on_host
@@ -226,12 +214,7 @@ def _described(engine: ContainerEngine) -> str:
 
 
 def _engine_fault(named_by: str, *, denied: bool) -> tuple[str, str]:
-    """Return what is wrong with the container engine, and how to fix it.
-
-    Args:
-        named_by: What names the engine (see `NamedEngine`), or "".
-        denied: The engine refused permission.
-    """
+    """Return what is wrong with the container engine, and how to fix it."""
     if denied:
         fix = "usermod -aG docker $USER as root, then log in again"
         return f"no permission to use the engine at {named_by or 'the local socket'}", fix
@@ -318,11 +301,7 @@ def _run(argv: Sequence[str]) -> str | None:
 
 
 def _gpu(*, embedded: bool) -> Check:
-    """Check the GPUs of this machine.
-
-    Args:
-        embedded: A fix would use the embedded engine.
-    """
+    """Check the GPUs of this machine."""
     from m3agent.serving.plan.detect import DetectionError, detect
 
     try:

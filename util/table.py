@@ -74,7 +74,6 @@ def wrapped(text: str, room: int) -> list[str]:
     """Return a text as lines that fit, or as it is if there is little room.
 
     Args:
-        text: The text.
         room: Columns for the text; less than `LEAST` also means no terminal.
     """
     if room < LEAST:

@@ -9,12 +9,7 @@ from m3agent.util.append_only import fault
 
 
 class Trust:
-    """The user's decision about one text.
-
-    Args:
-        folder: Holds an empty file for each trusted text.
-        texts: What is trusted: where it is, and its content.
-    """
+    """The user's decision about one text."""
 
     def __init__(self, folder: Path, *texts: str) -> None:
         digest = hashlib.sha256("\0".join(texts).encode(errors="surrogateescape"))

@@ -75,10 +75,6 @@ class OpenSession:
     def write(self, kind: str, **values: Any) -> None:
         """Write an entry and sync it.
 
-        Args:
-            kind: Kind of the entry.
-            values: Fields of the entry.
-
         Raises:
             EnvironmentFault: The entry cannot be written.
         """

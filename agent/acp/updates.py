@@ -58,9 +58,6 @@ class Updates:
     """Sends the updates of one fix.
 
     Args:
-        root: Folder of the work tree.
-        folder: Folder of the fix's session.
-        tell: Receives the updates.
         replay: Whether the fix is over and its log is shown again. No usage is reported then.
     """
 
@@ -233,7 +230,6 @@ def plan(step: int, *, isolated: bool) -> Update:
 
     Args:
         step: Index of the step that has begun; `len(STEPS)` if all are complete.
-        isolated: Whether the sandbox isolates commands.
     """
 
     def status(number: int) -> Literal["pending", "in_progress", "completed"]:
@@ -251,10 +247,6 @@ def diffs(store: TreeStore, root: Path, before: str, after: str, paths: Sequence
     """Return the changes of files between two trees, without files that are binary or too large.
 
     Args:
-        store: Contains both trees.
-        root: Folder of the work tree.
-        before: Id of the old tree.
-        after: Id of the new tree.
         paths: Paths relative to `root`; only the first `MOST_FILES` are shown.
     """
     old, new = (_texts(store, tree, paths[:MOST_FILES]) for tree in (before, after))

@@ -71,12 +71,7 @@ class Hook:
     """Most minutes of a verdict."""
 
     async def answer(self, moment: Moment, asked: Mapping[str, Any]) -> Answer:
-        """Return the answer to an event. No failure of m3agent stops the agent.
-
-        Args:
-            moment: What happened.
-            asked: What the agent says about it: `cwd`, `session_id`, `stop_hook_active`.
-        """
+        """Return the answer to an event. No failure of m3agent stops the agent."""
         try:
             async with asyncio.timeout(60 * self.minutes):
                 return await self._answer(moment, asked)

@@ -81,8 +81,6 @@ class Hooks:
         """Return the change that installs the hook, in the place of an earlier one.
 
         Args:
-            agent: The agent.
-            program: The words that start m3agent.
             rounds: Most answers in a row that tell the agent to go on.
             minutes: Most minutes of a verdict.
         """

@@ -23,7 +23,6 @@ def with_entries(text: str, entries: Mapping[str, object]) -> tuple[str, list[st
 
     Args:
         text: The JSON text; empty for a file that does not exist.
-        entries: The entries, by the names of their lists.
 
     Returns:
         The new text, and the pieces that were added, in this order.

@@ -79,14 +79,6 @@ def configured(
     If several servers have the same name, the editor's server is used, else the repository's, else the
     user's. A repository's file that is not trusted is not read.
 
-    Args:
-        repository: The user's repository.
-        settings: The settings in force.
-        state: The state folder.
-        env: Variables that the files may refer to.
-        say: Receives a message if the repository's file is not trusted.
-        passed_on: The servers that an editor passed on.
-
     Raises:
         UsageError: A file that is used is invalid.
     """
@@ -108,7 +100,6 @@ def read(path: Path, env: Mapping[str, str] | None) -> list[McpServer]:
     """Return the servers that a file names and does not disable.
 
     Args:
-        path: The file.
         env: Variables that the file may refer to. None leaves references in the texts unchanged.
 
     Raises:

@@ -54,11 +54,7 @@ class LoadedSettings:
         return rows
 
     def table(self, width: int = 0) -> str:
-        """Return `show` as aligned columns for people, with what applies where nothing is set.
-
-        Args:
-            width: Columns of the terminal, at which the last column wraps; 0 for no terminal.
-        """
+        """Return `show` as aligned columns for people, with what applies where nothing is set."""
         rows = [("setting", "value", "from")]
         for name, value, origin in self.show():
             unset = SETTINGS[name].if_unset.replace("`", "") if value is None else ""
@@ -94,7 +90,6 @@ def load_settings(
     Args:
         repo_dir: The folder in which the search for the repository's file starts; the search goes upwards.
         flags: Values by setting name. None means that the flag was not given.
-        env: The environment variables.
         wrong: Receives the errors of files and variables, whose other settings then count. None raises the first one.
 
     Raises:
@@ -383,8 +378,6 @@ def _checked(setting: DeclaredSetting, value: object, what: str, place: str, *, 
     """Return `value` converted to the setting's type and checked.
 
     Args:
-        setting: The setting.
-        value: The value to check.
         what: What an error message calls the setting.
         place: Where the value stands; begins the error message.
         strict: Do not convert between types (as from text to number).

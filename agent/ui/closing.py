@@ -154,7 +154,6 @@ class End:
         """Return the closing block.
 
         Args:
-            head: Makes the beginning of a line.
             whole: Whether it has more than the verdict, the patch and the next steps.
             has_next: Whether it has the next steps.
         """
@@ -249,12 +248,7 @@ class End:
 
 
 def cost(line: Line, facts: Facts) -> str:
-    """Return what a session took: time, turns, tokens, price.
-
-    Args:
-        line: The line `session.finished`.
-        facts: What earlier lines said.
-    """
+    """Return what a session took: time, turns, tokens, price."""
     turns, limit = line["turns"], facts.settings.get("max_turns")
     spent = f"{text.duration(line['seconds'])}, {counted(turns, 'turn')}"
     if line["status"] == Status.LIMIT and limit is not None and turns == limit + 1:
@@ -264,11 +258,7 @@ def cost(line: Line, facts: Facts) -> str:
 
 
 def used(line: Line) -> str:
-    """Format the known tokens and price of a turn or a session; empty if the tokens are unknown.
-
-    Args:
-        line: The line `turn.finished` or `session.finished` of a language model.
-    """
+    """Format the known tokens and price of a turn or a session; empty if the tokens are unknown."""
     prompt, completion, reasoning = line["prompt_tokens"], line["completion_tokens"], line["reasoning_tokens"]
     if prompt is None or completion is None:
         return ""

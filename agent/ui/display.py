@@ -83,7 +83,6 @@ class LiveView:
     """Lines and, between `start` and `stop`, rows on a terminal. A write error ends the output and nothing else.
 
     Args:
-        rows: Returns the rows.
         still: Returns lines that show that work goes on. They are written where there are no rows, such as in pipes, after
             each of `pauses` without a line. None for no such lines.
         pauses: Seconds without a line; the last one repeats.

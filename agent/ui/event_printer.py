@@ -67,7 +67,6 @@ class Screen:
 
     Args:
         detail: How much to show. A quiet screen shows notes, errors and how each session ended.
-        rows: Whether to show the changing rows on a terminal.
         state: The state folder. With it, changes of files are shown as diffs; they are read from the session's trees.
         shown_by: The command that shows the patch after it was applied or committed; None if the user asked for neither.
             Empty if there is no such command.

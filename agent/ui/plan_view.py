@@ -33,11 +33,7 @@ _PARTS = (
 
 
 def overview(plans: Sequence[Plan]) -> Block:
-    """Return the table of plans and the bars of their memory.
-
-    Args:
-        plans: The plans, best first; at least one.
-    """
+    """Return the table of plans and the bars of their memory."""
     return in_order(_table(plans), paragraph(Text()), memory_bars(plans))
 
 
@@ -134,7 +130,6 @@ def bar(parts: Sequence[tuple[str, int, str]], width: int) -> Text:
 
     Args:
         parts: Symbol, size and style of each part. A part that is not empty has at least one cell.
-        width: Cells; at least as many as there are parts.
     """
     whole = sum(size for _, size, _ in parts) or 1
     cells = [max(bool(size), size * width // whole) for _, size, _ in parts]

@@ -128,12 +128,7 @@ class StatusRow:
         self._heard = self.clock()
 
     def lines(self, width: int, now: float) -> list[Text]:
-        """Render two rows: the activity with the end of the stream, and the usage, once it is known.
-
-        Args:
-            width: Cells of a row.
-            now: Time on the monotonic clock, in seconds.
-        """
+        """Render two rows: the activity with the end of the stream, and the usage, once it is known."""
         first = self._head(now).append(self._what(now))
         first.truncate(width, overflow="ellipsis")
         room = width - first.cell_len - 2
@@ -199,14 +194,7 @@ class StatusRow:
 
 
 def area(rows: Sequence[StatusRow], width: int, height: int, now: float) -> list[Text]:
-    """Render the rows of all running sessions. They leave room for lines above them.
-
-    Args:
-        rows: The sessions.
-        width: Width of the terminal in cells; no row is wider.
-        height: Height of the terminal in cells.
-        now: Time on the monotonic clock, in seconds.
-    """
+    """Render the rows of all running sessions. They leave room for lines above them."""
     width = max(1, width - 1)  # some terminals wrap when the last column is written
     room = max(1, height - 2)
     if len(rows) <= MOST and 2 * len(rows) <= room:

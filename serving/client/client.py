@@ -68,16 +68,12 @@ class Client:
     """A connection to one endpoint for one conversation; use it as an async context manager.
 
     Args:
-        endpoint: The model server.
-        api_key: Key to send, or None.
-        on_retry: Callback that receives a note before each retry.
         idle_timeout: Seconds that a stream may be silent. M3 may think for minutes, and a server may hold
             back the arguments of a whole call for minutes. An answer that is requested without streaming may
             take until the deadline.
         attempts: How often a failed request is sent in all. This limit does not apply to a server that
             answered earlier and is now gone, or limits requests (unless it is 1); then only `retry_seconds` counts.
         retry_seconds: Seconds after the first failure, after which no new attempt begins.
-        backoff: Seconds of the first wait.
         recorded: Whether a program records the conversation to train a model with it. Then each request for the same
             answer has the same `Idempotency-Key`, by which a server recognises a request that is sent again, and the
             answer's tokens are requested.
@@ -156,13 +152,8 @@ class Client:
         After a Turn was yielded nothing is retried, so a call that was executed is never requested twice.
 
         Args:
-            messages: The conversation in OpenAI's format.
-            tools: The tools in OpenAI's format.
             tool_choice: OpenAI's parameter. With "none", calls that the model makes in spite of it are
                 dropped.
-            max_tokens: Most tokens of the answer; None for the server's own limit.
-            thinking: M3's thinking mode.
-            sampling: How tokens are drawn.
             deadline: Latest end of the answer, as a time of `time.monotonic()`.
 
         Raises:
@@ -312,8 +303,6 @@ class Client:
         only the usage is missing.
 
         Args:
-            body: The encoded request.
-            answer: Accumulator of this answer.
             deadline: Latest end of the answer, as a time of `time.monotonic()`; None for no limit.
             silence: Seconds without data after which an answer that does not stream is given up; None for the
                 idle timeout.

@@ -139,11 +139,8 @@ async def probe(
     without a list of models is no error; then nothing else about it is known.
 
     Args:
-        url: The server's address, with or without `/v1`.
-        api_key: The key to send, or None.
         model: The model to use. If None, the server must have exactly one model, or exactly one with a name
             like MiniMax M3.
-        timeout: In seconds, for each response.
 
     Raises:
         EndpointUnreachable: The server does not answer, or `url` is not an HTTP address.
@@ -184,7 +181,6 @@ def unasked(url: str, model: str) -> Endpoint:
 
     Args:
         url: The base address. If it has no path, `/v1` is added; other paths are kept as they are.
-        model: The model's name.
 
     Raises:
         EndpointUnreachable: `url` is not an HTTP address.

@@ -65,12 +65,6 @@ def open_client(url: str, api_key: str | None, *, connect: float, read: float | 
     Without a key, none is sent: the key in OPENAI_API_KEY is for OpenAI only. Redirections are not followed
     because the repository's content may go only to the host that the user named. Requests to this machine
     bypass any proxy. The size of responses is limited.
-
-    Args:
-        url: Base address of the API.
-        api_key: Key to send, or None.
-        connect: Connect timeout in seconds.
-        read: Read timeout in seconds; None for no limit.
     """
     import httpx2
 
@@ -114,12 +108,6 @@ async def post_chat(
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> "httpx2.Response":
     """Send an encoded chat completion request; return once the response headers have arrived.
-
-    Args:
-        client: The connections.
-        body: The encoded request.
-        api_key: The key to send, or None.
-        more: Further headers.
 
     Raises:
         openai.APIError: The SDK's errors, not translated.
@@ -173,11 +161,6 @@ def reported(error: object, host: str, api_key: str | None) -> ModelServerError:
 
     The code in it is an HTTP status with vLLM, SGLang and OpenRouter; MiniMax has it in `http_code`.
     Elsewhere it is a word or missing.
-
-    Args:
-        error: The server's `error` object, or its message.
-        host: Host of the server.
-        api_key: Key to remove from the message.
     """
     fields = error if isinstance(error, Mapping) else {"message": error}
     text = mask_key(_words(fields) or str(error), api_key)
@@ -194,15 +177,7 @@ def refusal(
     wait: float | None = None,
     fields: Mapping[str, object] = MappingProxyType({}),
 ) -> ModelServerError:
-    """Return the error for an HTTP status and the server's message.
-
-    Args:
-        status: The HTTP status.
-        text: The server's message. If it is about the context length, the result is ContextTooLong.
-        host: Host of the server.
-        wait: Seconds from the Retry-After header, or None.
-        fields: The server's `error` object, if it sent one.
-    """
+    """Return the error for an HTTP status and the server's message."""
     if too_long := overflow(status, text, host, fields):
         return too_long
     if "<html" in text[:2000].lower():

@@ -75,14 +75,7 @@ _ROOM = re.compile(r"\(([0-9]{1,20}) > [0-9]+ - ([0-9]{1,20})\)")
 
 
 def overflow(status: int, text: str, host: str, fields: Mapping[str, object]) -> ContextTooLong | None:
-    """Return the error if a refusal says that the prompt is too long; None if it says something else.
-
-    Args:
-        status: The HTTP status.
-        text: The server's message.
-        host: Host of the server.
-        fields: The server's `error` object, or an empty one.
-    """
+    """Return the error if a refusal says that the prompt is too long; None if it says something else."""
     if status != _TOO_LARGE and (status not in _STATUSES or not _is_too_long(text, fields)):
         return None
     return ContextTooLong(

@@ -46,15 +46,7 @@ def request_parameters(
     """Return the parameters that follow the messages, in a fixed order.
 
     Args:
-        endpoint: The model server.
-        tools: The tools in OpenAI's format.
-        tool_choice: OpenAI's parameter.
-        max_tokens: Most tokens of the answer; None for the server's own limit.
-        thinking: M3's thinking mode.
-        sampling: How tokens are drawn.
-        stream: Whether the answer streams.
         tokens: Whether the answer should have the ids of its tokens, and their log probabilities. vLLM has them.
-        affinity: The session of the request.
     """
     hosted_by_minimax = endpoint.flavour == "minimax"
     parameters: dict[str, Any] = {"model": endpoint.model, "stream": stream}

@@ -43,12 +43,7 @@ _NO_PROVIDER = "No endpoints found that support"
 
 
 def refused_parameter(error: EndpointRefused, sent: Mapping[str, Any]) -> str | None:
-    """Return the parameter that an error is about; None if it is about something else.
-
-    Args:
-        error: The server's error.
-        sent: The parameters of the request.
-    """
+    """Return the parameter that an error is about; None if it is about something else."""
     text = _NAMED.sub(r"\1", _ECHO.split(error.text)[0])
     place = re.split(r"[.\[]", error.parameter)[0]
     if error.status not in _STATUSES or place in _NO_PARAMETERS or _ELSEWHERE.search(text):

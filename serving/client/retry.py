@@ -32,7 +32,6 @@ def answer_policy(
     It is patient, because an answer is expensive and a server needs minutes to restart.
 
     Args:
-        attempts: The most attempts.
         backoff: The first wait in seconds. Each further wait is twice as long, plus a random part of up to
             `backoff`; at most 30 s. If the server asks for a wait, that wait is used instead. From the
             attempt number `attempts` on, the longer of the two is used.
@@ -76,9 +75,6 @@ def page_policy(attempts: int) -> Retrying:
 
     The first wait is 0.5 s, each further one is twice as long. If the server asks for a wait, that wait is
     used instead. No wait is longer than ten seconds.
-
-    Args:
-        attempts: The most attempts.
     """
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
@@ -94,12 +90,7 @@ def page_policy(attempts: int) -> Retrying:
 
 
 def api_policy(transient: type[Exception], on_retry: Callable[[BaseException], None]) -> Retrying:
-    """Return the policy for a web service's API: three attempts, with waits of 0.5 s and 1 s.
-
-    Args:
-        transient: Only these errors are retried.
-        on_retry: Called before each wait with the error.
-    """
+    """Return the policy for a web service's API: three attempts, with waits of 0.5 s and 1 s."""
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
     def note(state: RetryCallState) -> None:

@@ -61,9 +61,6 @@ class TokenizeClient:
 
     Args:
         url: One of `page_urls`.
-        model: The model's name; None leaves the choice to the server.
-        api_key: Sent as a bearer token, unless None.
-        attempts: The most times that one request is sent.
 
     Raises:
         EndpointUnreachable: `url` is not an HTTP address.

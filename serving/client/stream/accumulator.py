@@ -49,7 +49,6 @@ class Accumulator:
     whether it comes under two names, with every chunk, or again at the end.
 
     Args:
-        tools: The tools of the request.
         turn: Number of this answer, for the ids of calls that come without one.
         calls_allowed: False for `tool_choice: none`; calls are then dropped.
         tokens: Whether to collect the answer's tokens.
@@ -175,7 +174,6 @@ class Accumulator:
         """Process a delta or a whole message.
 
         Args:
-            part: The delta or message.
             came: Set to which the kinds of content in `part` are added.
             known: Kinds of content to skip in a whole message, because deltas brought them already.
         """

@@ -40,12 +40,6 @@ def raise_if_error(answer: Mapping[str, Any], host: str, api_key: str | None) ->
 def whole_answer(body: bytes, kind: str, host: str, api_key: str | None) -> Mapping[str, Any]:
     """Return the answer of a server that does not stream, as one chunk.
 
-    Args:
-        body: The body of the response.
-        kind: Its content type.
-        host: Host of the server, for errors.
-        api_key: Key to remove from errors.
-
     Raises:
         NoAnswer: The body is not a chat completion.
         ModelServerError: The body reports an error.
