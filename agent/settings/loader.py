@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError, create_model
 
 from m3agent.agent.settings.server_key import OPENAI, ServerKey
-from m3agent.agent.settings.settings import AUTO_BUDGET, SETTINGS, DeclaredSetting, Settings, config_file
+from m3agent.agent.settings.settings import AUTO_BUDGET, SETTINGS, Setting, Settings, config_file
 from m3agent.sandbox.declared.toml_text import parse_toml
 from m3agent.util.errors import UsageError
 from m3agent.util.plain_file import read_first, read_inside
@@ -374,7 +374,7 @@ def _line(text: str, name: str) -> str:
     return ""
 
 
-def _checked(setting: DeclaredSetting, value: object, what: str, place: str, *, strict: bool) -> object:
+def _checked(setting: Setting, value: object, what: str, place: str, *, strict: bool) -> object:
     """Return `value` converted to the setting's type and checked.
 
     Args:
@@ -408,7 +408,7 @@ def _shown(value: object) -> str:
         return "that number"
 
 
-def _validated(setting: DeclaredSetting, value: object, *, strict: bool) -> object:
+def _validated(setting: Setting, value: object, *, strict: bool) -> object:
     """Return `value` with the setting's type and within its bounds.
 
     Raises:
@@ -418,7 +418,7 @@ def _validated(setting: DeclaredSetting, value: object, *, strict: bool) -> obje
 
 
 @cache
-def _model(setting: DeclaredSetting) -> type[BaseModel]:
+def _model(setting: Setting) -> type[BaseModel]:
     """Return a model with one field, `value`, that accepts what the setting accepts."""
     finite = False if setting.type is float else None
     at_most = LARGEST if setting.at_most is None and setting.type in (int, float) else setting.at_most
