@@ -138,23 +138,19 @@ class Hook:
 
 def _message(evidence: Verification, number: int, most: int) -> str:
     """Return what the agent is told about a change that is wrong."""
-    parts = [
-        (
-            "This is not done. m3agent ran the tests in fresh sandboxes, without your changes of this session and with them "
-            f"(answer {number} of at most {most}): {evidence.reason}."
-        )
-    ]
-    added = "These tests that your changes add or edit are red"
-    for title, idents in (
-        ("These tests pass without your changes and do not pass with them", evidence.broken),
-        (added, evidence.added_red),
-    ):
-        if idents:
-            parts.append(named_tests(title, idents, evidence.errors))
-    parts.append(
+    first = (
+        "This is not done. m3agent ran the tests in fresh sandboxes, without your changes of this session and with them "
+        f"(answer {number} of at most {most}): {evidence.reason}."
+    )
+    red = {
+        "These tests pass without your changes and do not pass with them": evidence.broken,
+        "These tests that your changes add or edit are red": evidence.added_red,
+    }
+    tests = [named_tests(title, names, evidence.errors) for title, names in red.items() if names]
+    last = (
         "Correct your changes, or a test that is itself wrong. Then run the tests and say that you are done."
     )
-    return redact_text("\n\n".join(parts))
+    return redact_text("\n\n".join([first, *tests, last]))
 
 
 def _told(text: str) -> Answer:
