@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MayCall = Callable[[str, Mapping[str, Any]], Awaitable[bool]]
 """Asks a person whether a tool may be called with these arguments."""
-Schema = Mapping[str, Any]
 
 
 async def yes(_: str, __: Mapping[str, Any]) -> bool:

@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from m3agent.serving.bench.result import BenchRequest
 from m3agent.serving.client.endpoint import Endpoint, Flavour
-from m3agent.serving.client.http import post_chat, translate
+from m3agent.serving.client.http import post_chat
 from m3agent.serving.client.messages import Usage
-from m3agent.serving.client.sse import EventReader
-from m3agent.serving.client.stream.chunk import call_pieces, content_of, first_choice, reasoning_pieces
-from m3agent.serving.client.stream.error_bodies import raise_if_error, whole_answer
-from m3agent.serving.client.stream.usage import read_usage
+from m3agent.serving.client.server_errors import raise_if_error, translate, whole_answer
+from m3agent.serving.client.stream.chunk import (
+    call_pieces,
+    content_of,
+    first_choice,
+    read_usage,
+    reasoning_pieces,
+)
+from m3agent.serving.client.stream.events import EventReader
 from m3agent.serving.errors import DeadlineExceeded, EndpointRefused, StreamCut
 
 if TYPE_CHECKING:

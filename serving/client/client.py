@@ -11,19 +11,15 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
-from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.endpoint import Endpoint
-from m3agent.serving.client.http import open_client, post_chat, translate
-from m3agent.serving.client.idle_timeout import Watch
+from m3agent.serving.client.http import open_client, post_chat
 from m3agent.serving.client.messages import Delta, ReasoningField, Turn
-from m3agent.serving.client.parameters import Sampling, request_parameters
-from m3agent.serving.client.refused import refused_parameter, without
+from m3agent.serving.client.parameters import Affinity, Sampling, request_parameters
 from m3agent.serving.client.request_body import RequestBody
-from m3agent.serving.client.retry import answer_policy
-from m3agent.serving.client.sse import EventReader
+from m3agent.serving.client.retry import StreamChoice, answer_policy, refused_parameter, without
+from m3agent.serving.client.server_errors import raise_if_error, translate, whole_answer
 from m3agent.serving.client.stream.accumulator import BROKEN_REASONS, Accumulator
-from m3agent.serving.client.stream.error_bodies import raise_if_error, whole_answer
-from m3agent.serving.client.stream_choice import StreamChoice
+from m3agent.serving.client.stream.events import EventReader, Watch
 from m3agent.serving.errors import (
     BUSY,
     DeadlineExceeded,
@@ -203,12 +199,7 @@ class Client:
                                 yield item
                     except ModelServerError as error:
                         self._leave_out(error, sent)
-                        if not streams:
-                            if self._choice.whole_failed(error) and broken is not None:
-                                raise broken from error
-                        elif error.retriable and (spoke or isinstance(error, StreamCut | NoAnswer)):
-                            self._choice.stream_broke()
-                            broken = error
+                        broken = self._broken(error, broken, streams=streams, spoke=spoke)
                         raise
                     self._choice.succeeded()
                     return
@@ -227,6 +218,22 @@ class Client:
         if isinstance(error, EndpointRefused) and (name := refused_parameter(error, sent)) is not None:
             self.endpoint.refused.add(name)
             raise ParameterRefused(error, name) from error
+
+    def _broken(
+        self, error: ModelServerError, earlier: ModelServerError | None, *, streams: bool, spoke: bool
+    ) -> ModelServerError | None:
+        """Note what a failed attempt says about streams, and return why the last one broke.
+
+        Raises:
+            ModelServerError: A stream broke earlier, and the server cannot answer whole either.
+        """
+        if not streams:
+            if self._choice.whole_failed(error) and earlier is not None:
+                raise earlier from error
+        elif error.retriable and (spoke or isinstance(error, StreamCut | NoAnswer)):
+            self._choice.stream_broke()
+            return error
+        return earlier
 
     def _note_retry(self, attempt: int, wait_seconds: float, error: ModelServerError) -> None:
         if self._on_retry is not None:

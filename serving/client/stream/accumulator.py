@@ -15,11 +15,16 @@ from m3agent.serving.client.messages import (
     TurnTokens,
     Usage,
 )
-from m3agent.serving.client.stream.chunk import call_pieces, content_of, first_choice, reasoning_pieces
+from m3agent.serving.client.stream.chunk import (
+    TokenCollector,
+    call_pieces,
+    content_of,
+    first_choice,
+    read_usage,
+    reasoning_pieces,
+)
 from m3agent.serving.client.stream.dedup import Mirrors, Snapshots
 from m3agent.serving.client.stream.server_calls import CallPieces, ServerCall
-from m3agent.serving.client.stream.tokens import TokenCollector
-from m3agent.serving.client.stream.usage import read_usage
 
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",

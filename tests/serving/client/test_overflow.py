@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.client.http import refusal, reported
+from m3agent.serving.client.server_errors import refusal, reported
 from m3agent.serving.errors import ContextTooLong, ModelServerError, StreamCut
 
 Numbers = tuple[int | None, int | None]
