@@ -48,8 +48,14 @@ PullRequest = Annotated[
     bool,
     option("--pr", "Push the patch as a new branch to origin and open a pull request on GitHub or GitLab."),
 ]
-
-
+Session = Annotated[
+    str,
+    argument(
+        "The session's id, the beginning of the id, or 'last'.",
+        "[SESSION]",
+        autocompletion=lambda incomplete: session_names(incomplete),
+    ),
+]
 All = Annotated[bool, option("--all", "Sessions of all repositories, not of this one only.")]
 
 
@@ -273,6 +279,13 @@ def print_bytes(data: bytes, *, err: bool = False) -> None:
     stream.flush()
     stream.buffer.write(printable_bytes(data) if stream.isatty() else data)
     stream.buffer.flush()
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON for programs."""
+    import json
+
+    print_bytes(json.dumps(value, indent=2).encode() + b"\n")
 
 
 def end(code: int) -> NoReturn:

@@ -143,14 +143,12 @@ class Screen:
             del self._sessions[line["session"]]
         name = "_on_" + line["type"].replace(".", "_")
         handler = getattr(self, name, None)
-        if handler is not None and (self._detail > Detail.QUIET or handler in self._at_every_detail):
+        if self._detail is Detail.QUIET and handler not in self._at_every_detail:
+            return
+        if handler is not None:
             handler(line)
-        elif (
-            self._detail > Detail.QUIET
-            and (warn := words.WARNINGS.get(line["type"]))
-            and (said := warn(line))
-        ):
-            self._mark("!", printable_line(said, 500), "yellow")
+        elif (warn := words.WARNINGS.get(line["type"])) and (warning := warn(line)):
+            self._mark("!", printable_line(warning, 500), "yellow")
 
     @property
     def _at_every_detail(self) -> Sequence[Callable[[Line], None]]:
@@ -177,16 +175,19 @@ class Screen:
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
+    def _begun(self, start: str, style: str = "") -> Text:
+        """Return the beginning of a line: the attempt, and what follows."""
+        return Text.assemble((self._now.row.prefix, "cyan"), (start, style))
+
     def _head(self, label: str, style: str = "bold cyan") -> Text:
-        return Text.assemble((self._now.row.prefix, "cyan"), (f"{label:<{closing.LABEL}} ", style))
+        return self._begun(f"{label:<{closing.LABEL}} ", style)
 
     def _print(self, label: str, body: str, style: str = "") -> None:
         self._live.print(beside(self._head(label), Text(body, style)))
 
     def _mark(self, mark: str, body: str, style: str) -> None:
         """Print a line with an icon; `style` is the icon's and the text's."""
-        head = Text.assemble((self._now.row.prefix, "cyan"), (f"{mark} ", style))
-        self._live.print(beside(head, Text(body, style)))
+        self._live.print(beside(self._begun(f"{mark} ", style), Text(body, style)))
 
     def _print_common(self, label: str, body: str) -> None:
         """Print a fact that attempts share: once for all, and again for each attempt where it differs."""
@@ -267,16 +268,15 @@ class Screen:
         begun = self._now.calls.get(line.get("call", 0), {})
         title, outcome = step_title(line["name"], begun.get("arguments")), step_outcome(line)
         failed = line["status"] != "done" or line.get("is_error")
-        mark = ("✗ ", "red") if failed else ("✓ ", "green")
         if line["seconds"] >= BRIEF or self._detail is Detail.VERBOSE:
             outcome += f"{', ' if outcome else ''}{text.duration(line['seconds'])}"
-        head = Text.assemble((self._now.row.prefix, "cyan"), mark)
+        head = self._begun("✗ ", "red") if failed else self._begun("✓ ", "green")
         self._live.print(one_row(head, Text(title), Text(outcome, "red" if failed else "dim")))
         if self._detail is Detail.VERBOSE:
             self._print_output(line["content"].splitlines())
 
     def _print_output(self, output: Sequence[str]) -> None:
-        indent = Text.assemble((self._now.row.prefix, "cyan"), "    ")
+        indent = self._begun("    ")
         shown = list(output)
         if (more := len(output) - MOST_OUTPUT) > 1:  # a tool's errors mostly are at the end
             shown[-LAST_OUTPUT - more : -LAST_OUTPUT] = [f"… {more} more lines"]
@@ -287,8 +287,7 @@ class Screen:
     def _on_file_changed(self, line: Line) -> None:
         begun = self._now.calls.get(line["call"], {}) if "call" in line else {}
         title = step_title(begun["name"], begun["arguments"]) if begun else ""
-        indent = Text.assemble((self._now.row.prefix, "cyan"), "  ")
-        self._live.print(self._change(line, begun.get("tree"), indent, title))
+        self._live.print(self._change(line, begun.get("tree"), self._begun("  "), title))
 
     def _change(self, line: Line, before: str | None, indent: Text, title: str) -> Block:
         """Return the lines for a change. They are read from the session's trees when they are written."""
@@ -305,9 +304,8 @@ class Screen:
         return lines
 
     def _on_turn_finished(self, line: Line) -> None:
-        if self._detail is Detail.VERBOSE and (
-            used := "" if self._now.row.facts.is_embedded else closing.used(line)
-        ):
+        used = "" if self._now.row.facts.is_embedded else closing.used(line)
+        if self._detail is Detail.VERBOSE and used:
             self._print(f"turn {line['turn']}", used, "dim")
 
     def _on_network_request(self, line: Line) -> None:
