@@ -21,11 +21,7 @@ class Trust:
         return self._mark.is_file()
 
     def give(self) -> None:
-        """Trust the text.
-
-        Raises:
-            EnvironmentFault: The decision cannot be stored.
-        """
+        """Trust the text. Raises EnvironmentFault if the decision cannot be stored."""
         try:
             self._mark.parent.mkdir(mode=0o700, exist_ok=True)
             self._mark.touch(mode=0o600)
