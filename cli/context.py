@@ -72,6 +72,10 @@ def run(
 
     Args:
         options: What to pack. The cache and the progress are added.
+        checkout: The checkout.
+        output: Name of the output file; None for standard output.
+        stats: Whether to print the table of contents.
+        verify: Whether to check the token count.
     """
     options.cache = folder_of(state_path(os.environ), checkout.git_dir)
     options.progress = _Progress() if sys.stderr.isatty() else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.cli.common import AsJson, Typical, option, print_bytes, print_json, say
+from m3agent.cli.common import AsJson, Typical, option, print_bytes, say
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.token_count import some_tokens
@@ -214,9 +214,13 @@ def _team(
         fault = EnvironmentFault if local else UsageError
         raise fault(team_refusal(fleet, wish, repository))
     if as_json:
+        import json
+
         from m3agent.serving.plan.recipe import LICENCE
 
-        print_json({"gpus": str(fleet), "licence": LICENCE, **answer.json()})
+        print_bytes(
+            json.dumps({"gpus": str(fleet), "licence": LICENCE, **answer.json()}, indent=2).encode() + b"\n"
+        )
         return 0
     from m3agent.agent.ui.agents_view import team_block
     from m3agent.agent.ui.layout import in_order
@@ -436,6 +440,7 @@ def needed(wish: PlanRequest) -> str:
 
 def _print_facts(*, as_json: bool) -> None:
     """Print the rows of the tables of facts."""
+    import json
     from datetime import UTC, datetime
 
     from m3agent.serving.facts.table import facts
@@ -443,7 +448,7 @@ def _print_facts(*, as_json: bool) -> None:
 
     found = facts(datetime.now(UTC).date())
     if as_json:
-        print_json([dataclasses.asdict(fact) for fact in found])
+        print_bytes(json.dumps([dataclasses.asdict(fact) for fact in found], indent=2).encode() + b"\n")
         return
     table = [("TABLE", "ROW", "DATE", "DAYS", "SOURCE")]
     table += [(one.table, one.row, one.date, str(one.days), one.source) for one in found]
@@ -470,6 +475,8 @@ def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool
 
 
 def _print_json(fleet: Fleet, wish: PlanRequest, found: list[Plan], refused: list[Refusal]) -> None:
+    import json
+
     from m3agent.serving.plan.recipe import LICENCE
 
     value = {
@@ -479,4 +486,4 @@ def _print_json(fleet: Fleet, wish: PlanRequest, found: list[Plan], refused: lis
         "plans": [plan.json() for plan in found],
         "refusals": [dataclasses.asdict(refusal) for refusal in refused],
     }
-    print_json(value)
+    print_bytes(json.dumps(value, indent=2).encode() + b"\n")

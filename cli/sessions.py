@@ -136,10 +136,7 @@ def _fork(summary: Summary) -> str:
 
 @sessions_app.command("show")
 def sessions_show(
-    session: Session = "last",
-    repo: Repo = Path(),
-    every: All = False,
-    as_json: AsJson = False,
+    session: Session = "last", repo: Repo = Path(), every: All = False, as_json: AsJson = False
 ) -> None:
     """Print the result of one session."""
     from m3agent.agent.session.catalog import summary_of

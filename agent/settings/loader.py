@@ -77,10 +77,7 @@ class LoadedSettings:
 
 
 def load_settings(
-    repo_dir: Path,
-    flags: Mapping[str, object],
-    env: Mapping[str, str],
-    wrong: list[UsageError] | None = None,
+    repo_dir: Path, flags: Mapping[str, object], env: Mapping[str, str], wrong: list[UsageError] | None = None
 ) -> LoadedSettings:
     """Merge the layers for the repository at `repo_dir`.
 
@@ -331,20 +328,20 @@ def _check_tests(table: object, place: str) -> None:
     """Check the table that names the repository's test command; `m3agent.tools.runners.command` reads it."""
     from m3agent.tools.runners.variables import fault_of
 
-    found = table if isinstance(table, dict) else {}
-    if "leave_out" in found:
-        _check_left_out(found["leave_out"], place)
-    if fault := fault_of(found.get("env", {})):
+    tests = table if isinstance(table, dict) else {}
+    if "leave_out" in tests:
+        _check_left_out(tests["leave_out"], place)
+    if fault := fault_of(tests.get("env", {})):
         raise UsageError(f"{place}: env of {TESTS} {fault}.")
-    if found and found.keys() <= {"leave_out", "env"}:
+    if tests and tests.keys() <= {"leave_out", "env"}:
         return
-    command = found.get("command")
+    command = tests.get("command")
     words = command if isinstance(command, list) else [command]
     if not words or not all(isinstance(word, str) and word for word in words):
         raise UsageError(f"{place}: {TESTS} needs a command: a text, or a list of words.")
-    if found.get("report") not in TEST_REPORTS:
+    if tests.get("report") not in TEST_REPORTS:
         raise UsageError(f"{place}: the report of {TESTS} must be one of {', '.join(TEST_REPORTS)}.")
-    if others := sorted(found.keys() - {"command", "report", "file", "leave_out", "env"}):
+    if others := sorted(tests.keys() - {"command", "report", "file", "leave_out", "env"}):
         raise UsageError(
             f"{place}: {TESTS} has no {others[0]}; it may have command, report, file, leave_out and env."
         )

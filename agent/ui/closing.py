@@ -208,14 +208,12 @@ class End:
             yield by_git, "applies it if its lines did not change"
             return
         if status in HANDED_OVER and patch:
-            # the engine finds edits, not reasons
-            is_sure = status == Status.VERIFIED and not self.facts.is_embedded
-            writes = f"{'' if is_sure else 'read the patch first; then this '}writes it into your work tree"
             # `apply` does not write over uncommitted changes
-            if self.line.get("uncommitted"):
-                yield by_git, f"{writes}, beside your uncommitted changes"
-            else:
-                yield f"m3agent apply{latest}", writes
+            beside = ", beside your uncommitted changes" if self.line.get("uncommitted") else ""
+            yield (
+                by_git if beside else f"m3agent apply{latest}",
+                f"{self._caution()}writes it into your work tree{beside}",
+            )
         elif status in RESUMABLE and self.line["turns"]:
             yield f"m3agent sessions resume {name}{there}{self._higher_limit()}", "continues here"
         advice = f"m3agent sessions fork {name}{there} --tell TEXT", "continues with your advice"
@@ -224,6 +222,11 @@ class End:
             yield f"m3agent report{latest}", "shows each step"
         elif status == Status.VERIFIED and patch and not self.facts.is_embedded:
             yield advice
+
+    def _caution(self) -> str:
+        """Return what to do before a patch is applied. The embedded engine finds edits, not reasons."""
+        is_sure = self.line["status"] == Status.VERIFIED and not self.facts.is_embedded
+        return "" if is_sure else "read the patch first; then this "
 
     def _from_embedded(self) -> Iterator[tuple[str, str]]:
         """Yield what to do if the embedded engine, which takes no advice, did not solve the issue."""

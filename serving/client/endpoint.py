@@ -128,13 +128,7 @@ class Endpoint:
         return _KINDS[self.flavour].session_headers
 
 
-async def probe(
-    url: str,
-    *,
-    api_key: str | None,
-    model: str | None,
-    timeout: float = 10,
-) -> Endpoint:
+async def probe(url: str, *, api_key: str | None, model: str | None, timeout: float = 10) -> Endpoint:
     """Ask a server for its models, engine and version.
 
     Proxies that record what a model is asked often answer requests for chat only. So if `model` is named, a server

@@ -267,11 +267,7 @@ def test_failure_of_a_background_server_is_reported(machine: Machine) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("log", "said"),
-    [
-        ("vllm-context-source", "--context"),
-        ("hub-gated-run", "licence"),
-    ],
+    ("log", "said"), [("vllm-context-source", "--context"), ("hub-gated-run", "licence")]
 )
 def test_an_engine_that_does_not_start_is_one_sentence(machine: Machine, log: str, said: str) -> None:
     machine.play |= {"log": str(LOGS / f"{log}.log"), "exit": 1}

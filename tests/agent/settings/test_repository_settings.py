@@ -17,17 +17,7 @@ FILES = (".m3agent.toml", "pyproject.toml")
 HOST = {
     *("endpoint", "engine", "api_key", "key_over_http", "server_price", "github_api"),
     *("image", "environment", "dockerfile", "sandbox", "allow_net", "mcp"),
-    *(
-        "yes",
-        "tokenizer",
-        "prefix",
-        "instructions",
-        "probe",
-        "training",
-        "seed",
-        "attempts",
-        "candidates",
-    ),
+    *("yes", "tokenizer", "prefix", "instructions", "probe", "training", "seed", "attempts", "candidates"),
     *(
         "effort",
         "reruns",

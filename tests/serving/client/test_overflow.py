@@ -88,11 +88,7 @@ OVERFLOWS: dict[str, tuple[int, str, Numbers]] = {
         ),
         (None, None),
     ),
-    "mlx": (
-        400,
-        "Prompt too long: 5000 tokens exceeds max context window of 4096 tokens",
-        (4096, 5000),
-    ),
+    "mlx": (400, "Prompt too long: 5000 tokens exceeds max context window of 4096 tokens", (4096, 5000)),
     "tgi": (
         422,
         (
