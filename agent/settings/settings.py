@@ -10,7 +10,7 @@ run time, so it does not postpone their evaluation.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
@@ -32,7 +32,7 @@ RERUNS = 3
 """How often the tests that decide a verdict run again; `m3agent.agent.verify.flaky` explains the reruns."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # a frozen one takes longer to make, and every command makes all of them
 class Setting:
     """The declaration of a setting."""
 
@@ -110,10 +110,11 @@ class Setting:
 
 def declared(declaration: "type[Settings]") -> dict[str, Setting]:
     """Return the settings of `Settings`, or of a class that extends it, by name."""
-    return {
-        each.name: replace(each.metadata["setting"], name=each.name, type=_value_type(each.type))
-        for each in fields(declaration)
-    }
+    settings: dict[str, Setting] = {}
+    for each in fields(declaration):
+        setting = settings[each.name] = each.metadata["setting"]
+        setting.name, setting.type = each.name, _value_type(each.type)
+    return settings
 
 
 def _value_type(annotation: Any) -> Any:
