@@ -6,19 +6,14 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from m3agent.cli.common import Repo, argument, option, say, session_names, sessions_here, state_folder
+from m3agent.cli.common import Repo, Session, option, say, sessions_here, state_folder
 
 if TYPE_CHECKING:
     from m3agent.agent.session.catalog import Summary
 
 
 def apply(
-    session: Annotated[
-        str,
-        argument(
-            "The session's id, the beginning of the id, or 'last'.", "[SESSION]", autocompletion=session_names
-        ),
-    ] = "last",
+    session: Session = "last",
     repo: Repo = Path(),
     undo: Annotated[
         bool,

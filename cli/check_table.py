@@ -20,7 +20,6 @@ def table(checks: Sequence[Check], *, failed: str = "missing", width: int = 0) -
     """Return the checks for people, one on each line.
 
     Args:
-        checks: The checks.
         failed: The word for a failed check, at most 7 characters.
         width: Columns of the terminal, where long lines wrap below their beginning; 0 for no terminal.
     """

@@ -48,8 +48,14 @@ PullRequest = Annotated[
     bool,
     option("--pr", "Push the patch as a new branch to origin and open a pull request on GitHub or GitLab."),
 ]
-
-
+Session = Annotated[
+    str,
+    argument(
+        "The session's id, the beginning of the id, or 'last'.",
+        "[SESSION]",
+        autocompletion=lambda incomplete: session_names(incomplete),
+    ),
+]
 All = Annotated[bool, option("--all", "Sessions of all repositories, not of this one only.")]
 
 
@@ -75,8 +81,6 @@ def sessions_here(repo: Path, *, every: bool = False, shows: bool = False) -> Se
     """Return the sessions that a command means: those of the repository that it is about.
 
     Args:
-        repo: The value of --repo.
-        every: The value of --all.
         shows: The command only shows sessions. Outside a git repository, it then shows those of all, and says so.
 
     Raises:
@@ -217,14 +221,7 @@ def finish(
     json_result: bool = False,
     result_only: bool = False,
 ) -> NoReturn:
-    """Run a fix to its end, print its patch unless the output is JSON, and exit with its exit code.
-
-    Args:
-        fix: The fix.
-        screen: Shows the fix.
-        json_result: Print the result as one JSON object.
-        result_only: The same, and exit with 0 whatever the verdict.
-    """
+    """Run a fix to its end, print its patch unless the output is JSON, and exit with its exit code."""
     try:
         result = run(fix)
         if json_result or result_only:
@@ -275,12 +272,7 @@ def print_patch(patch: bytes) -> None:
 
 
 def print_bytes(data: bytes, *, err: bool = False) -> None:
-    """Write bytes: unchanged to files and pipes, without control characters to a terminal.
-
-    Args:
-        data: The bytes.
-        err: Write to standard error instead of standard output.
-    """
+    """Write bytes: unchanged to files and pipes, without control characters to a terminal."""
     from m3agent.util.sanitize import printable_bytes
 
     stream = sys.stderr if err else sys.stdout
@@ -290,7 +282,7 @@ def print_bytes(data: bytes, *, err: bool = False) -> None:
 
 
 def print_json(value: object) -> None:
-    """Write a value as JSON to standard output."""
+    """Print a value as JSON for programs."""
     import json
 
     print_bytes(json.dumps(value, indent=2).encode() + b"\n")

@@ -41,11 +41,7 @@ def ask(repo: Path, flags: Flags) -> None:
 
 
 def trust(repo: Path) -> None:
-    """Trust the Dockerfiles of a repository in their present form.
-
-    Raises:
-        UsageError: It has none.
-    """
+    """Trust the Dockerfiles of a repository in their present form. Raises UsageError if it has none."""
     repository = open_repository(repo)
     for container, text in _existing(repository):
         trust_in(repository, container, text, state_folder()).give()
@@ -53,11 +49,7 @@ def trust(repo: Path) -> None:
 
 
 def distrust(repo: Path) -> None:
-    """Stop trusting the Dockerfiles of a repository.
-
-    Raises:
-        UsageError: It has none.
-    """
+    """Stop trusting the Dockerfiles of a repository. Raises UsageError if it has none."""
     repository = open_repository(repo)
     for container, text in _existing(repository):
         was = trust_in(repository, container, text, state_folder()).withdraw()

@@ -27,6 +27,7 @@ from m3agent.sandbox.backends.engine import (
 from m3agent.sandbox.backends.factory import Backend, allowed_backends, image_conflict
 from m3agent.sandbox.backends.here_machine import in_container
 from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
+from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.errors import EngineUnavailable, SandboxError
 from m3agent.serving.check.check import Check
 from m3agent.util.counted import first_of
@@ -45,17 +46,18 @@ async def diagnose(settings: Settings, repo_dir: Path) -> list[Check]:
     The only change it makes is to create the folder for sessions.
     """
     choice = await asyncio.to_thread(_choice, settings)
+    embedded = isinstance(choice, EmbeddedEngine)
     engine, bubblewrap, gpu, endpoint, ours = await asyncio.gather(
         asyncio.to_thread(_engine, settings),
         asyncio.to_thread(_bubblewrap),
-        asyncio.to_thread(_gpu, embedded=isinstance(choice, EmbeddedEngine)),
+        asyncio.to_thread(_gpu, embedded=embedded),
         _endpoint(settings, choice),
-        asyncio.to_thread(lambda: [_python(), _git(), _repository(repo_dir)]),
+        asyncio.to_thread(
+            lambda: [Check("Python", True, platform.python_version()), _git(), _repository(repo_dir)]
+        ),
     )
-    state, disk = _state(), _disk()
-    embedded = isinstance(choice, EmbeddedEngine)
     suites = await _suites(settings, repo_dir, engine[0].ok is True, embedded=embedded)
-    return [*ours, *suites, *_either(settings, engine, bubblewrap), gpu, endpoint, state, disk]
+    return [*ours, *suites, *_either(settings, engine, bubblewrap), gpu, endpoint, *_state()]
 
 
 def exit_code(checks: Sequence[Check]) -> int:
@@ -67,11 +69,6 @@ def _either(settings: Settings, engine: list[Check], bubblewrap: Check) -> list[
     """Return the checks of both backends.
 
     A failed check of a backend that a fix does not need is not an error.
-
-    Args:
-        settings: The settings in force.
-        engine: The checks of the container engine: first the engine itself, then what depends on it.
-        bubblewrap: The check of bubblewrap.
     """
     found: dict[Backend, list[Check]] = {"docker": engine, "bwrap": [bubblewrap]}
     if settings.sandbox == WITHOUT_ISOLATION:
@@ -86,10 +83,6 @@ def _either(settings: Settings, engine: list[Check], bubblewrap: Check) -> list[
         for backend, checks in found.items()
         for check in checks
     ]
-
-
-def _python() -> Check:
-    return Check("Python", True, platform.python_version())
 
 
 def _git() -> Check:
@@ -111,10 +104,9 @@ def _repository(repo_dir: Path) -> Check:
         submodules = sorted(repository.submodules())
     except M3AgentError as error:
         return Check("repository", False, str(error))
-    kind = "bare" if repository.bare else "shallow" if repository.shallow else ""
     where = f"{repository.root or repository.git_dir} at {repository.head[:12]}"
-    if kind:
-        where += f" ({kind})"
+    if repository.bare or repository.shallow:
+        where += " (bare)" if repository.bare else " (shallow)"
     if submodules:
         where += (
             f"; submodules are not in sandboxes, and changes there are refused: {first_of(submodules, 5)}"
@@ -126,17 +118,10 @@ def _repository(repo_dir: Path) -> Check:
 
 
 async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded: bool) -> list[Check]:
-    """Check the toolchain of each test suite of the repository, where a fix would run the tests.
-
-    Args:
-        settings: The settings in force.
-        repo_dir: A folder of the repository.
-        engine: Whether a container engine works.
-        embedded: Whether the embedded engine makes the changes.
-    """
+    """Check the toolchain of each test suite of the repository, where a fix would run the tests."""
     from m3agent.agent.fix.suites import suites_on_disk, without_suites_on_disk
     from m3agent.sandbox.images.environment import missing_packages
-    from m3agent.sandbox.images.toolchains import UNPACKAGED, missing_on_host
+    from m3agent.sandbox.images.toolchains import missing_on_host
 
     try:
         repository = open_repository(repo_dir)
@@ -148,28 +133,35 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         said = await asyncio.to_thread(without_suites_on_disk, repository)
         detail, _, remedy = said.partition(": ")
         return [Check("tests", None, detail, remedy)]
-    found = []
+    checks = []
     for suite in suites:
-        packages = suite.preparation.system_packages
-        missing: Sequence[str] = missing_on_host(packages)
+        packages: Sequence[str] = missing_on_host(suite.preparation.system_packages)
         with contextlib.suppress(SandboxError, M3AgentError):
             if engine and (settings.image or _default_image_here()):
                 there = await missing_packages(settings.image, [suite], state_folder())
-                missing = there.get(suite.name, ())
-        evidence = f" ({suite.evidence})" if suite.evidence else ""
-        detail, fix = f"{suite.language}{evidence}", ""
-        if missing and settings.image:
-            detail, fix = f"{detail}: {settings.image} lacks {', '.join(missing)}", "add it to that image"
-        elif missing and engine and not UNPACKAGED.isdisjoint(missing):
-            detail += f": m3agent cannot install {', '.join(missing)}, so these tests cannot run here"
-            fix = "name an image that has it with --image"
-        elif missing and engine:
-            detail += f": {', '.join(missing)} is missing, and the first fix installs it into an image"
-        elif missing:
-            detail += f": {', '.join(missing)} is missing"
-            fix = f"apt-get install {' '.join(missing)}, as root"
-        found.append(Check(f"tests {suite.label}", None if missing else True, detail, fix))
-    return found + _parsers({suite.name.partition(":")[0] for suite in suites} if embedded else ())
+                packages = there.get(suite.name, ())
+        checks.append(_toolchain(suite, packages, settings.image, engine=engine))
+    return checks + _parsers({suite.name.partition(":")[0] for suite in suites} if embedded else ())
+
+
+def _toolchain(suite: SuiteNeeds, packages: Sequence[str], image: str | None, *, engine: bool) -> Check:
+    """Return the check of a suite whose tests lack these packages in the image, or on this machine."""
+    from m3agent.sandbox.images.toolchains import UNPACKAGED
+
+    missing = ", ".join(packages)
+    evidence = f" ({suite.evidence})" if suite.evidence else ""
+    detail, fix = f"{suite.language}{evidence}", ""
+    if missing and image:
+        detail, fix = f"{detail}: {image} lacks {missing}", "add it to that image"
+    elif missing and not engine:
+        detail += f": {missing} is missing"
+        fix = f"apt-get install {' '.join(packages)}, as root"
+    elif missing and not UNPACKAGED.isdisjoint(packages):
+        detail += f": m3agent cannot install {missing}, so these tests cannot run here"
+        fix = "name an image that has it with --image"
+    elif missing:
+        detail += f": {missing} is missing, and the first fix installs it into an image"
+    return Check(f"tests {suite.label}", None if missing else True, detail, fix)
 
 
 def _parsers(runners: Collection[str]) -> list[Check]:
@@ -197,12 +189,13 @@ def _engine(settings: Settings) -> list[Check]:
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
+    unknown = Check("base image", False, "unknown without an engine")
     denied = False
     try:
         named = named_engine()
     except EngineUnavailable as error:
         detail, _, fix = str(error).partition(": ")
-        return [Check("Docker", False, detail, fix), Check("base image", False, "unknown without an engine")]
+        return [Check("Docker", False, detail, fix), unknown]
     try:
         engine = find_engine(ENGINE_TIMEOUT)
         with contextlib.closing(engine.client) as api:
@@ -211,11 +204,7 @@ def _engine(settings: Settings) -> list[Check]:
         denied = error.permission_denied
     except (DockerException, RequestException):
         pass  # the engine stopped after its first response
-    detail, fix = _engine_fault(named.named_by if named else "", denied=denied)
-    return [
-        Check("Docker", False, detail, fix),
-        Check("base image", False, "unknown without an engine"),
-    ]
+    return [Check("Docker", False, *_engine_fault(named.named_by if named else "", denied=denied)), unknown]
 
 
 def _described(engine: ContainerEngine) -> str:
@@ -226,12 +215,7 @@ def _described(engine: ContainerEngine) -> str:
 
 
 def _engine_fault(named_by: str, *, denied: bool) -> tuple[str, str]:
-    """Return what is wrong with the container engine, and how to fix it.
-
-    Args:
-        named_by: What names the engine (see `NamedEngine`), or "".
-        denied: The engine refused permission.
-    """
+    """Return what is wrong with the container engine, and how to fix it."""
     if denied:
         fix = "usermod -aG docker $USER as root, then log in again"
         return f"no permission to use the engine at {named_by or 'the local socket'}", fix
@@ -254,18 +238,14 @@ def _image(api: Any, settings: Settings) -> Check:
         if local_image(api, name) is not None:
             return Check("base image", True, name)
     if settings.image:
-        fix = f"docker pull {settings.image}, or build it"
-        return Check("base image", False, f"{settings.image} is not on this machine", fix)
-    if host_python_usable():
-        return Check(
-            "base image",
-            True,
-            f"made at first use: {DEFAULT_IMAGE}, or a skeleton image over this host's /usr",
-        )
-    fix = f"docker pull {DEFAULT_IMAGE}, or apt-get install python3"
-    return Check(
-        "base image", False, f"neither {DEFAULT_IMAGE} nor a python3 under /usr is on this machine", fix
-    )
+        detail, fix = f"{settings.image} is not on this machine", f"docker pull {settings.image}, or build it"
+    elif host_python_usable():
+        made = f"made at first use: {DEFAULT_IMAGE}, or a skeleton image over this host's /usr"
+        return Check("base image", True, made)
+    else:
+        detail = f"neither {DEFAULT_IMAGE} nor a python3 under /usr is on this machine"
+        fix = f"docker pull {DEFAULT_IMAGE}, or apt-get install python3"
+    return Check("base image", False, detail, fix)
 
 
 def _bubblewrap() -> Check:
@@ -283,19 +263,15 @@ def _bubblewrap() -> Check:
         return Check(name, False, str(error), "apt-get install python3 util-linux")
     # The same sandbox as in a fix, but it runs /bin/true instead of the supervisor.
     trial = [*argv[: argv.index("--") + 1], "/bin/true"]
-    said = _run(trial)
-    if said is None:
+    fault = _run(trial)
+    if fault is None:
         return Check(name, True, "works here")
     if setting := barred_by():
         key, _, value = setting.partition("=")
         allowed = {"0": "1", "1": "0"}[value] if key != "user.max_user_namespaces" else "10000"
-        return Check(
-            name,
-            False,
-            f"the kernel forbids user namespaces ({setting})",
-            f"sysctl -w {key}={allowed}, as root",
-        )
-    return Check(name, False, f"cannot start: {said}", "use a Docker engine, or allow user namespaces")
+        detail = f"the kernel forbids user namespaces ({setting})"
+        return Check(name, False, detail, f"sysctl -w {key}={allowed}, as root")
+    return Check(name, False, f"cannot start: {fault}", "use a Docker engine, or allow user namespaces")
 
 
 def _here() -> Check:
@@ -318,11 +294,7 @@ def _run(argv: Sequence[str]) -> str | None:
 
 
 def _gpu(*, embedded: bool) -> Check:
-    """Check the GPUs of this machine.
-
-    Args:
-        embedded: A fix would use the embedded engine.
-    """
+    """Check the GPUs of this machine."""
     from m3agent.serving.plan.detect import DetectionError, detect
 
     try:
@@ -377,20 +349,17 @@ async def _endpoint(settings: Settings, choice: EndpointChoice | Check) -> Check
     return Check("endpoint", True, f"none set: {where}, {found.model} ({told})")
 
 
-def _state() -> Check:
-    try:
-        return Check("sessions", True, str(state_folder()))
-    except EnvironmentFault as error:
-        return Check("sessions", False, str(error), "set M3AGENT_STATE to a folder that can be written")
-
-
-def _disk() -> Check:
+def _state() -> list[Check]:
+    """Check the folder for sessions, and the room on its disk."""
     try:
         path = state_folder()
-    except EnvironmentFault:
-        return Check("disk", None, "unknown without a folder for sessions")
+    except EnvironmentFault as error:
+        return [
+            Check("sessions", False, str(error), "set M3AGENT_STATE to a folder that can be written"),
+            Check("disk", None, "unknown without a folder for sessions"),
+        ]
     free = shutil.disk_usage(path).free
-    detail = f"{free / 1024**3:.1f} GiB free at {path}"
-    if free < MIN_FREE_BYTES:
-        return Check("disk", False, detail, f"make room: {MIN_FREE_BYTES // 1024**3} GiB are needed")
-    return Check("disk", True, detail)
+    is_enough = free >= MIN_FREE_BYTES
+    room = "" if is_enough else f"make room: {MIN_FREE_BYTES // 1024**3} GiB are needed"
+    disk = Check("disk", is_enough, f"{free / 1024**3:.1f} GiB free at {path}", room)
+    return [Check("sessions", True, str(path)), disk]

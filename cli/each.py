@@ -27,11 +27,6 @@ Begin = Callable[[str], "tuple[Coroutine[None, None, FixResult], Screen]"]
 def check(file: Path | None, issue: str | None, for_one: Mapping[str, bool]) -> None:
     """Refuse a command line that names no issue or two sources of issues, or has options for one issue only.
 
-    Args:
-        file: The value of --each.
-        issue: The argument ISSUE.
-        for_one: Whether each option that suits one issue only is given.
-
     Raises:
         UsageError: With the reason.
     """
@@ -52,8 +47,6 @@ def fix_each(file: Path, begin: Begin, *, json_result: bool) -> NoReturn:
 
     Args:
         file: Has an issue on each line, in any form that `fix` accepts; `-` is standard input.
-        begin: Begins the fix of an issue.
-        json_result: As in `finish`.
     """
     specs = _issues(file)
     rows = [("status", "exit", "session", "issue")]

@@ -7,16 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from m3agent.cli.common import (
-    All,
-    Repo,
-    argument,
-    option,
-    print_bytes,
-    say,
-    session_names,
-    sessions_here,
-)
+from m3agent.cli.common import All, Repo, argument, option, print_bytes, say, session_names, sessions_here
 from m3agent.util.errors import UsageError
 
 if TYPE_CHECKING:

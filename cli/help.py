@@ -298,8 +298,6 @@ def _panel(title: str, rows: Sequence[Row], left: int, cells: int) -> Panel:
     """Return a panel with two columns. A name that does not fit into the first one has a line of its own.
 
     Args:
-        title: The title.
-        rows: The rows.
         left: Most cells of the first column.
         cells: Cells of the panel. If they leave too few for the second column, every name has a line of its own.
     """

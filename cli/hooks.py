@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.cli.common import AsJson, argument, option, print_bytes, run, state_folder
+from m3agent.cli.common import AsJson, argument, option, print_bytes, print_json, run, state_folder
 from m3agent.util.errors import PermissionRefused, UsageError
 from m3agent.util.sanitize import print_note, print_text, printable_line
 from m3agent.util.table import columns
@@ -82,7 +82,7 @@ def list_hooks(as_json: AsJson = False) -> None:
         for path, has_hook in hooks.places(agent).items()
     ]
     if as_json:
-        print_bytes(json.dumps(rows, indent=2).encode() + b"\n")
+        print_json(rows)
         return
     cells = [
         (str(row["agent"]), "yes" if row["installed"] else "no", printable_line(str(row["file"])))

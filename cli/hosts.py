@@ -28,8 +28,6 @@ def ask_about(server: ModelServer, settings: Settings, what: str) -> None:
     """Ask once whether data may go to a server that is not this machine. Without a terminal, nothing is asked.
 
     Args:
-        server: The server.
-        settings: The settings in force; they may agree.
         what: The data and its verb, such as "the repository and the issue go".
 
     Raises:

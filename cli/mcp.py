@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from m3agent.cli.common import AsJson, Repo, check_folder, print_bytes, run, say, settings_in, state_folder
+from m3agent.cli.common import AsJson, Repo, check_folder, print_json, run, say, settings_in, state_folder
 from m3agent.util.errors import UsageError
 from m3agent.util.sanitize import print_note, print_text, printable_line
 from m3agent.util.table import columns
@@ -27,23 +27,21 @@ mcp_app = typer.Typer(help="Use tools of other programs (Model Context Protocol)
 @mcp_app.command("list")
 def mcp_list(repo: Repo = Path(), as_json: AsJson = False) -> None:
     """List the servers in your file and in the repository's, and what each would start or reach. Start nothing."""
-    import json
-
-    found = [
+    servers = [
         {"server": server.name, "file": str(path), "used": used, "starts": _starts(server)}
         for path, used, server in _named(_repository(repo))
     ]
     if as_json:
-        print_bytes(json.dumps(found, indent=2).encode() + b"\n")
-    elif found:
+        print_json(servers)
+    elif servers:
         rows = [
             (
-                printable_line(one["server"], 40),
-                "yes" if one["used"] else "not trusted",
-                printable_line(one["starts"], 90),
-                printable_line(one["file"]),
+                printable_line(row["server"], 40),
+                "yes" if row["used"] else "not trusted",
+                printable_line(row["starts"], 90),
+                printable_line(row["file"]),
             )
-            for one in found
+            for row in servers
         ]
         print_text(columns([("SERVER", "USED", "STARTS", "FILE"), *rows]), end="")
     else:

@@ -100,12 +100,7 @@ async def then_follow(fixing: Coroutine[Any, Any, FixResult], flags: Flags, scre
 
 
 async def _follow(
-    url: str,
-    repo: Path,
-    session: str | None,
-    limits: tuple[int, float, float],
-    flags: Flags,
-    screen: Screen,
+    url: str, repo: Path, session: str | None, limits: tuple[int, float, float], flags: Flags, screen: Screen
 ) -> Followed:
     """Follow a pull request and say why that ended."""
     import asyncio

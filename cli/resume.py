@@ -153,16 +153,7 @@ async def carried_on(
     hand_over: HandOver,
     screen: Screen,
 ) -> FixResult:
-    """Carry on a session from a point of its log, show it on the screen, and return its result.
-
-    Args:
-        session: The session.
-        lines: The lines of its log.
-        point: Where it continues.
-        changed: The settings that the user changes.
-        hand_over: What to do with the patch.
-        screen: Shows the session; it is entered.
-    """
+    """Carry on a session from a point of its log, show it on the screen, and return its result."""
     from m3agent.agent.fix import orchestrate as flow
     from m3agent.agent.fix.earlier import request_of
     from m3agent.agent.loop.resume import used_embedded_engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from collections.abc import Callable
@@ -15,9 +16,11 @@ from m3agent.cli.common import (
     All,
     AsJson,
     Repo,
+    Session,
     argument,
     option,
     print_bytes,
+    print_json,
     say,
     session_names,
     sessions_here,
@@ -73,7 +76,7 @@ def sessions_list(
     wanted = number if number is not None else 0 if as_json else SHOWN
     shown = found[:wanted] if wanted else found
     if as_json:
-        _print_json([_fields(summary) for summary in shown])
+        print_json([dataclasses.asdict(summary) for summary in shown])
     elif shown:
         dropped = [head for head in DROPPED if head != "REPOSITORY" or not every]
         _print_list(shown[::-1], len(found) - len(shown), dropped)
@@ -133,10 +136,7 @@ def _fork(summary: Summary) -> str:
 
 @sessions_app.command("show")
 def sessions_show(
-    session: Annotated[str, argument(f"{WHICH}.", "[SESSION]", autocompletion=session_names)] = "last",
-    repo: Repo = Path(),
-    every: All = False,
-    as_json: AsJson = False,
+    session: Session = "last", repo: Repo = Path(), every: All = False, as_json: AsJson = False
 ) -> None:
     """Print the result of one session."""
     from m3agent.agent.session.catalog import summary_of
@@ -145,7 +145,7 @@ def sessions_show(
     named = summary.repository and (every or repo != Path())
     there = f" --repo {shlex.quote(summary.repository)}" if named else ""
     if as_json:
-        _print_json(_fields(summary))
+        print_json(dataclasses.asdict(summary))
     elif summary.problem:
         raise UsageError(summary.problem)
     else:
@@ -272,15 +272,3 @@ def _next(summary: Summary, there: str) -> str:
     if summary.turns and summary.status in RESUMABLE:
         return f"m3agent sessions resume {summary.id}{there}"
     return f"m3agent report {summary.id}{there}"
-
-
-def _fields(summary: Summary) -> dict[str, object]:
-    import dataclasses
-
-    return dataclasses.asdict(summary)
-
-
-def _print_json(value: object) -> None:
-    import json
-
-    print_bytes(json.dumps(value, indent=2).encode() + b"\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -21,6 +20,7 @@ from m3agent.cli.common import (
     argument,
     option,
     print_bytes,
+    print_json,
     run,
     say,
     settings_in,
@@ -221,7 +221,7 @@ async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *,
             "that patch and no other change, or give the patch as a file or by --commit"
         )
     if as_json:
-        print_bytes(json.dumps([asdict(each) for each in differing], indent=2).encode() + b"\n")
+        print_json([asdict(each) for each in differing])
     else:
         new = again if isinstance(again, Statement) else None
         print_result(labelled(table(new, differing, columns_of(sys.stdout)), WIDTH))

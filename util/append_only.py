@@ -41,7 +41,6 @@ class AppendOnlyFile:
         """Append a line.
 
         Args:
-            line: The line, without its line end.
             sync: Return only after the line is on the disk. Otherwise it may still be in the kernel's cache.
 
         Raises:

@@ -12,7 +12,6 @@ def as_typed(command: str, root: str = "") -> str:
     """Return a command that works where the user is.
 
     Args:
-        command: A command of git or of m3agent.
         root: The repository that a command of git is about; empty for the present one.
     """
     program, _, rest = command.partition(" ")

@@ -15,8 +15,6 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Write `content` to a temporary file beside `path`, sync it to the disk, and move it to `path`.
 
     Args:
-        path: The file to create or replace.
-        content: The new content.
         mode: The permissions of the file, before the process's umask is applied.
 
     Raises:

@@ -15,7 +15,6 @@ def open_plain(path: str, flags: int = 0, *, folder: int | None = None) -> tuple
     """Open a regular file for reading.
 
     Args:
-        path: The file.
         flags: More flags for `os.open`, such as O_NOFOLLOW.
         folder: An open folder that a relative path starts from.
 
@@ -45,11 +44,6 @@ def read_first(path: str, most: int) -> bytes:
 
 def read_inside(root: str, path: str, most: int) -> bytes:
     """Return the content of a regular file of a work tree. Symbolic links are followed inside the work tree only.
-
-    Args:
-        root: The work tree's folder.
-        path: The file.
-        most: The largest size that is read, in bytes.
 
     Raises:
         OSError: It cannot be read, is not a regular file, is larger, or leads out of the work tree. `strerror` says why.

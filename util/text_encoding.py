@@ -33,11 +33,7 @@ class TextEncoding:
     """The byte order mark."""
 
     def decode(self, data: bytes) -> str:
-        """Return the text of a file.
-
-        Raises:
-            UnicodeDecodeError: The file has another encoding.
-        """
+        """Return the text of a file. Raises UnicodeDecodeError if the file has another encoding."""
         return data[len(self.mark) :].decode(self.codec)
 
     def encode(self, text: str) -> bytes:

@@ -20,11 +20,7 @@ def token_count(text: str) -> int:
 
 
 def some_tokens(text: str) -> int:
-    """Return the number that an option's value means.
-
-    Raises:
-        ValueError: It is no such number, or 0.
-    """
+    """Return the number that an option's value means. Raises ValueError if it is no such number, or 0."""
     count = token_count(text)
     if not count:
         raise ValueError("Input should be at least 1")

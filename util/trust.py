@@ -9,12 +9,7 @@ from m3agent.util.append_only import fault
 
 
 class Trust:
-    """The user's decision about one text.
-
-    Args:
-        folder: Holds an empty file for each trusted text.
-        texts: What is trusted: where it is, and its content.
-    """
+    """The user's decision about one text."""
 
     def __init__(self, folder: Path, *texts: str) -> None:
         digest = hashlib.sha256("\0".join(texts).encode(errors="surrogateescape"))
@@ -26,11 +21,7 @@ class Trust:
         return self._mark.is_file()
 
     def give(self) -> None:
-        """Trust the text.
-
-        Raises:
-            EnvironmentFault: The decision cannot be stored.
-        """
+        """Trust the text. Raises EnvironmentFault if the decision cannot be stored."""
         try:
             self._mark.parent.mkdir(mode=0o700, exist_ok=True)
             self._mark.touch(mode=0o600)

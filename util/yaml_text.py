@@ -6,12 +6,7 @@ from typing import Any
 
 
 def yaml_text(*documents: object, head: str = "") -> str:
-    """Return documents as YAML.
-
-    Args:
-        documents: The documents; each is made of dictionaries, lists, texts and numbers.
-        head: Text of the comment above the first document.
-    """
+    """Return documents as YAML."""
     import yaml  # type: ignore[import-untyped]
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]

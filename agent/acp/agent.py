@@ -41,7 +41,7 @@ from acp.schema import (
 
 from m3agent import __version__
 from m3agent.agent.acp.blocks import read_prompt
-from m3agent.agent.acp.options import MODES, checked, commands, options_of, shown
+from m3agent.agent.acp.options import MODES, Option, checked, commands, options_of, shown
 from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, OpenSession, all_sessions, new_session, open_session
 from m3agent.agent.exit_codes import FAILURES
@@ -171,9 +171,8 @@ class AcpAgent:
     ) -> SetSessionConfigOptionResponse:
         """Set an option from now on. The mode is one of them."""
         session = self._session(session_id)
-        settings = await _with_protocol_errors(asyncio.to_thread(session.settings))
         try:
-            chosen = checked(options_of(settings), config_id, value)
+            chosen = checked(await self._choices(session), config_id, value)
         except UsageError as error:
             raise _refused(str(error)) from None
         if config_id == "mode":
@@ -182,10 +181,12 @@ class AcpAgent:
             session.kept.write("chosen", option=config_id, value=chosen)
         return SetSessionConfigOptionResponse(config_options=await self._options(session))
 
+    async def _choices(self, session: ClientSession) -> list[Option]:
+        return options_of(await _with_protocol_errors(asyncio.to_thread(session.settings)))
+
     async def _options(self, session: ClientSession) -> list[Any]:
         """Return the options of a session as the protocol has them."""
-        settings = await _with_protocol_errors(asyncio.to_thread(session.settings))
-        return list(shown(options_of(settings), session.kept.record))
+        return list(shown(await self._choices(session), session.kept.record))
 
     async def prompt(self, prompt: Sequence[Block], session_id: str, **_: Any) -> PromptResponse:
         """Work on a prompt to its end."""

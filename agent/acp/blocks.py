@@ -43,7 +43,6 @@ class AcpPrompt:
     text: str
     """The whole text, attached files included."""
     images: tuple[IssueImage, ...] = ()
-    """The images of the prompt."""
 
     @property
     def is_question(self) -> bool:

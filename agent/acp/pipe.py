@@ -75,11 +75,7 @@ class Pipe:
         return None
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Send a message.
-
-        Raises:
-            ConnectionError: The client no longer reads.
-        """
+        """Send a message. Raises ConnectionError if the client no longer reads."""
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         async with self._lock:
             if self._writer.is_closing():

@@ -94,7 +94,11 @@ class ClientSession:
         try:
             repository = await asyncio.to_thread(open_repository, Path(self.kept.record.cwd))
             result = await self._work(repository, asked, sender)
-            said = "" if result.status is Status.ANSWERED else _summary(result)
+            said = (
+                ""
+                if result.status is Status.ANSWERED
+                else f"**{str(result.status).capitalize()}**: {result.reason}"
+            )
             if result.status in HANDED_OVER and result.change is not None:
                 said += await self._hand_over(repository, result, result.change, sender)
             sender.tell(plan(len(STEPS), isolated=result.isolated))
@@ -203,18 +207,18 @@ class ClientSession:
         """Ask the person whether to apply the patch; return ALLOW, ALWAYS or REJECT."""
         patch, workspace = change.patch, change.workspace
         root = repository.root or repository.git_dir
-        shown_diffs = await asyncio.to_thread(
+        shown = await asyncio.to_thread(
             diffs, workspace.store, root, patch.base, patch.tree, list(patch.paths)
         )
-        title = f"Write the {result.status} patch to {len(patch.paths)} files" + (
-            f" ({', '.join(patch.runs_later)} will run automatically later)" if patch.runs_later else ""
-        )
+        title = f"Write the {result.status} patch to {len(patch.paths)} files"
+        if patch.runs_later:
+            title += f" ({', '.join(patch.runs_later)} will run automatically later)"
         call = ToolCallUpdate(
             tool_call_id=f"{result.session.name}-patch",
             title=printable_line(title, 200),
             kind="edit",
             status="pending",
-            content=shown_diffs,
+            content=shown,
         )
         words = ("Write it", "Write it, and do not ask again in this session", "Leave my files alone")
         return await self._permission(call, words, sender)
@@ -326,8 +330,3 @@ def _own_lines(folder: Path) -> list[Line]:
         return []
     own = max((n for n, line in enumerate(lines) if line.get("type") == "session.forked"), default=-1)
     return lines[own + 1 :]
-
-
-def _summary(result: FixResult) -> str:
-    status = str(result.status).capitalize()
-    return f"**{status}**: {result.reason}"

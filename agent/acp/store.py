@@ -73,15 +73,7 @@ class OpenSession:
         self._file = file
 
     def write(self, kind: str, **values: Any) -> None:
-        """Write an entry and sync it.
-
-        Args:
-            kind: Kind of the entry.
-            values: Fields of the entry.
-
-        Raises:
-            EnvironmentFault: The entry cannot be written.
-        """
+        """Write an entry and sync it. Raises EnvironmentFault if the entry cannot be written."""
         entry = {"ts": timestamp(), "kind": kind, **values}
         self._file.append(json.dumps(entry).encode(), sync=True)
         self.record.take(entry)
@@ -92,11 +84,7 @@ class OpenSession:
 
 
 def new_session(state: Path, cwd: str) -> OpenSession:
-    """Create a session for the folder `cwd`.
-
-    Raises:
-        EnvironmentFault: The session cannot be written.
-    """
+    """Create a session for the folder `cwd`. Raises EnvironmentFault if the session cannot be written."""
     name = new_id()
     folder = state / FOLDER / name
     try:
@@ -134,11 +122,7 @@ def all_sessions(state: Path) -> Iterator[Record]:
 
 
 def read(path: Path) -> Record:
-    """Read a session's record.
-
-    Raises:
-        UsageError: The record cannot be read or is damaged.
-    """
+    """Read a session's record. Raises UsageError if the record cannot be read or is damaged."""
     try:
         lines = [
             json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")

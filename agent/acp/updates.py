@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -54,45 +55,40 @@ MOST_IN_LINE = 300
 """Most characters of one line of it. Longer lines are for programs."""
 
 
+@dataclass(eq=False)
 class Updates:
-    """Sends the updates of one fix.
+    """Sends the updates of one fix."""
 
-    Args:
-        root: Folder of the work tree.
-        folder: Folder of the fix's session.
-        tell: Receives the updates.
-        replay: Whether the fix is over and its log is shown again. No usage is reported then.
-    """
-
-    def __init__(
-        self, root: Path, folder: Path, tell: Callable[[Update], None], *, replay: bool = False
-    ) -> None:
-        self._root = root
-        self._folder = folder
-        self._tell = tell
-        self._replay = replay
-        self._facts = Facts()
-        self._streamed = False
-        self._step = -1
-        self._trees: dict[int, str] = {}  # the work tree before each call
+    root: Path
+    """Folder of the work tree."""
+    folder: Path
+    """Folder of the fix's session."""
+    tell: Callable[[Update], None]
+    """Receives the updates."""
+    replay: bool = False
+    """Whether the fix is over and its log is shown again. No usage is reported then."""
+    _facts: Facts = field(init=False, default_factory=Facts)
+    _streamed: bool = field(init=False, default=False)
+    _step: int = field(init=False, default=-1)
+    _trees: dict[int, str] = field(init=False, default_factory=dict)  # the work tree before each call
 
     def hear(self, delta: Delta) -> None:
         """Send a piece of a streamed answer."""
         match delta.kind:
             case "reasoning":
                 self._streamed = True
-                self._tell(update_agent_thought_text(delta.text))
+                self.tell(update_agent_thought_text(delta.text))
             case "text":
                 self._streamed = True
-                self._tell(update_agent_message_text(delta.text))
+                self.tell(update_agent_message_text(delta.text))
             case "reset":
-                self._tell(update_agent_thought_text("\n\n(the answer broke off; asking again)\n\n"))
+                self.tell(update_agent_thought_text("\n\n(the answer broke off; asking again)\n\n"))
             case _:
                 pass
 
     def note(self, text: str) -> None:
         """Send a note for the person."""
-        self._tell(update_agent_thought_text(f"\n\n{printable_line(text, 500)}\n\n"))
+        self.tell(update_agent_thought_text(f"\n\n{printable_line(text, 500)}\n\n"))
 
     def see(self, line: Line) -> None:
         """Send the updates for a line of the log."""
@@ -128,24 +124,24 @@ class Updates:
     def _on_message(self, line: Line) -> None:
         if not self._streamed:
             if line["reasoning"]:
-                self._tell(update_agent_thought_text(line["reasoning"]))
+                self.tell(update_agent_thought_text(line["reasoning"]))
             if line["text"]:
-                self._tell(update_agent_message_text(line["text"]))
+                self.tell(update_agent_message_text(line["text"]))
 
     def _on_turn_finished(self, line: Line) -> None:
-        if self._replay or self._facts.window is None or line["prompt_tokens"] is None:
+        if self.replay or self._facts.window is None or line["prompt_tokens"] is None:
             return
         used = line["prompt_tokens"] + (line["completion_tokens"] or 0)
         cost = None if line["price"] is None else Cost(amount=line["price"], currency="USD")
-        self._tell(UsageUpdate(session_update="usage_update", used=used, size=self._facts.window, cost=cost))
+        self.tell(UsageUpdate(session_update="usage_update", used=used, size=self._facts.window, cost=cost))
 
     def _on_call_started(self, line: Line) -> None:
         self._trees[line["call"]] = line["tree"]
         arguments = line["arguments"]
         traits, read = understood(line["name"], arguments)
         path = traits.path(read)
-        places = [ToolCallLocation(path=str(self._root / path))] if path and "\0" not in path else None
-        self._tell(
+        places = [ToolCallLocation(path=str(self.root / path))] if path and "\0" not in path else None
+        self.tell(
             start_tool_call(
                 self._call(line),
                 step_title(line["name"], arguments),
@@ -161,7 +157,7 @@ class Updates:
         if len(content) > MOST_OUTPUT:
             content = f"{content[:MOST_OUTPUT]}\n(and {len(content) - MOST_OUTPUT:,} characters more)"
         failed = line["status"] != "done" or line["is_error"]
-        self._tell(
+        self.tell(
             update_tool_call(
                 self._call(line),
                 status="failed" if failed else "completed",
@@ -175,14 +171,14 @@ class Updates:
             return
         paths = [path for _, path in line["changes"]]
         with contextlib.suppress(SandboxError):  # the client can do without a diff
-            found = diffs(self._store, self._root, before, line["tree"], paths)
+            found = diffs(self._store, self.root, before, line["tree"], paths)
             if found:
-                self._tell(update_tool_call(self._call(line), content=found))
+                self.tell(update_tool_call(self._call(line), content=found))
 
     @cached_property
     def _store(self) -> TreeStore | None:
         """The store of the fix's trees; None if it was removed, because opening it would create it again."""
-        folder = self._folder / TREES
+        folder = self.folder / TREES
         return TreeStore(folder, only_read=True) if folder.is_dir() else None
 
     def _on_feedback(self, line: Line) -> None:
@@ -208,14 +204,14 @@ class Updates:
             self.note(f"cost {cost(line, self._facts)}")
 
     def _call(self, line: Line) -> str:
-        return f"{self._folder.name}-{line['call']}"
+        return f"{self.folder.name}-{line['call']}"
 
     def _reach(self, step: int) -> None:
         """Send the plan when a new step begins; all earlier steps are complete then."""
         if step <= self._step:
             return
         self._step = step
-        self._tell(plan(step, isolated=self._facts.isolated))
+        self.tell(plan(step, isolated=self._facts.isolated))
 
 
 def _without_data(value: object) -> object:
@@ -233,7 +229,6 @@ def plan(step: int, *, isolated: bool) -> Update:
 
     Args:
         step: Index of the step that has begun; `len(STEPS)` if all are complete.
-        isolated: Whether the sandbox isolates commands.
     """
 
     def status(number: int) -> Literal["pending", "in_progress", "completed"]:
@@ -251,10 +246,6 @@ def diffs(store: TreeStore, root: Path, before: str, after: str, paths: Sequence
     """Return the changes of files between two trees, without files that are binary or too large.
 
     Args:
-        store: Contains both trees.
-        root: Folder of the work tree.
-        before: Id of the old tree.
-        after: Id of the new tree.
         paths: Paths relative to `root`; only the first `MOST_FILES` are shown.
     """
     old, new = (_texts(store, tree, paths[:MOST_FILES]) for tree in (before, after))

@@ -40,10 +40,9 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Patch, TreeId, Workspace
-from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.client import Client, RetryNote
 from m3agent.serving.client.messages import Delta
-from m3agent.serving.client.parameters import SERVER_DEFAULTS
+from m3agent.serving.client.parameters import SERVER_DEFAULTS, Affinity
 from m3agent.tools.registry import Toolset
 from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners.suites import files_of_tests

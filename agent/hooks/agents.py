@@ -42,26 +42,15 @@ class Agent:
             return home / self.folder / self.file
         return Path(named) / (Path(self.folder).name if self.below else "") / self.file
 
-    def entry(self, command: str, seconds: float) -> dict[str, object]:
-        """Return the entry of an event in its configuration."""
-        timeout = int(seconds * self.unit)
-        return {"hooks": [{"type": "command", "command": command, "timeout": timeout}]}
-
 
 CLAUDE: Mapping[Moment, str] = {"start": "UserPromptSubmit", "stop": "Stop"}
 GEMINI: Mapping[Moment, str] = {"start": "BeforeAgent", "stop": "AfterAgent"}
+TRUST = "start codex once and trust the two new hooks; it does not run them before"
 AGENTS = {
     agent.name: agent
     for agent in (
         Agent("claude-code", "CLAUDE_CONFIG_DIR", ".claude", "settings.json", CLAUDE),
-        Agent(
-            "codex",
-            "CODEX_HOME",
-            ".codex",
-            "hooks.json",
-            CLAUDE,
-            afterwards="start codex once and trust the two new hooks; it does not run them before",
-        ),
+        Agent("codex", "CODEX_HOME", ".codex", "hooks.json", CLAUDE, afterwards=TRUST),
         Agent(
             "opencode",
             "XDG_CONFIG_HOME",

@@ -70,12 +70,7 @@ class Hook:
     """Most minutes of a verdict."""
 
     async def answer(self, moment: Moment, asked: Mapping[str, Any]) -> Answer:
-        """Return the answer to an event. No failure of m3agent stops the agent.
-
-        Args:
-            moment: What happened.
-            asked: What the agent says about it: `cwd`, `session_id`, `stop_hook_active`.
-        """
+        """Return the answer to an event. No failure of m3agent stops the agent."""
         try:
             async with asyncio.timeout(60 * self.minutes):
                 return await self._answer(moment, asked)
@@ -142,23 +137,19 @@ class Hook:
 
 def _message(evidence: Verification, number: int, most: int) -> str:
     """Return what the agent is told about a change that is wrong."""
-    parts = [
-        (
-            "This is not done. m3agent ran the tests in fresh sandboxes, without your changes of this session and with them "
-            f"(answer {number} of at most {most}): {evidence.reason}."
-        )
-    ]
-    added = "These tests that your changes add or edit are red"
-    for title, idents in (
-        ("These tests pass without your changes and do not pass with them", evidence.broken),
-        (added, evidence.added_red),
-    ):
-        if idents:
-            parts.append(named_tests(title, idents, evidence.errors))
-    parts.append(
+    first = (
+        "This is not done. m3agent ran the tests in fresh sandboxes, without your changes of this session and with them "
+        f"(answer {number} of at most {most}): {evidence.reason}."
+    )
+    red = {
+        "These tests pass without your changes and do not pass with them": evidence.broken,
+        "These tests that your changes add or edit are red": evidence.added_red,
+    }
+    tests = [named_tests(title, names, evidence.errors) for title, names in red.items() if names]
+    last = (
         "Correct your changes, or a test that is itself wrong. Then run the tests and say that you are done."
     )
-    return redact_text("\n\n".join(parts))
+    return redact_text("\n\n".join([first, *tests, last]))
 
 
 def _told(text: str) -> Answer:

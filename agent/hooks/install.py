@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Change:
     """What it will have; None to remove it."""
     pieces: Sequence[str] = ()
     """The texts that are added; none if the hook is removed."""
-    folders: Sequence[str] = field(default=())
+    folders: Sequence[str] = ()
     """Folders that were made for the file, the innermost first."""
 
     def diff(self) -> str:
@@ -68,10 +68,6 @@ class Hooks:
     env: Mapping[str, str]
     """The environment variables that name the agents' folders."""
 
-    def is_installed(self, agent: Agent) -> bool:
-        """Return whether the hook was installed by this user."""
-        return any(self.places(agent).values())
-
     def places(self, agent: Agent) -> dict[Path, bool]:
         """Return the agent's present configuration and those with the hook, and whether each has it."""
         known = {Path(receipt["path"]): True for receipt in self._receipts(agent)}
@@ -81,35 +77,24 @@ class Hooks:
         """Return the change that installs the hook, in the place of an earlier one.
 
         Args:
-            agent: The agent.
-            program: The words that start m3agent.
             rounds: Most answers in a row that tell the agent to go on.
             minutes: Most minutes of a verdict.
         """
         path = self._path(agent)
         before, receipt = _read(path), self._receipt(agent, path)
         text = self._without(agent, path, _text(path, before), receipt)
-        commands: dict[Moment, list[str]] = {
-            moment: [
-                *program,
-                "hooks",
-                "run",
-                agent.name,
-                moment,
-                f"--rounds={rounds}",
-                f"--minutes={minutes:g}",
-            ]
-            for moment in MOMENTS
-        }
+        limits = [f"--rounds={rounds}", f"--minutes={minutes:g}"]
+        commands = {each: [*program, "hooks", "run", agent.name, each, *limits] for each in MOMENTS}
         if agent.plugin:
             if text:
                 raise UsageError(f"{quoted(str(path))} exists and is not m3agent's: move it away first")
             text = plugin(commands)
             pieces = [text]
         else:
-            seconds = 60 * minutes + MARGIN
+            timeout = int((60 * minutes + MARGIN) * agent.unit)
+            hooks = {each: {"type": "command", "command": shlex.join(commands[each])} for each in MOMENTS}
             entries = {
-                agent.events[each]: agent.entry(shlex.join(commands[each]), seconds) for each in MOMENTS
+                agent.events[each]: {"hooks": [{**hooks[each], "timeout": timeout}]} for each in MOMENTS
             }
             text, pieces = _edited(path, lambda: with_entries(text, entries))
         made = receipt.get("folders") or [str(each) for each in path.parents if not each.exists()]
@@ -140,9 +125,8 @@ class Hooks:
             if change.after is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _replace(path, change.after)
-            elif change.before is not None:
-                path.unlink()
-            if change.after is None:
+            else:
+                path.unlink(missing_ok=True)
                 for folder in change.folders:
                     with contextlib.suppress(OSError):  # it is in use
                         Path(folder).rmdir()

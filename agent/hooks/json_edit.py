@@ -23,7 +23,6 @@ def with_entries(text: str, entries: Mapping[str, object]) -> tuple[str, list[st
 
     Args:
         text: The JSON text; empty for a file that does not exist.
-        entries: The entries, by the names of their lists.
 
     Returns:
         The new text, and the pieces that were added, in this order.
@@ -31,20 +30,20 @@ def with_entries(text: str, entries: Mapping[str, object]) -> tuple[str, list[st
     Raises:
         NotExtensible: The text has another form.
     """
+    whole = {"hooks": {name: [entry] for name, entry in entries.items()}}
     if not text.strip():
-        piece = json.dumps({"hooks": {name: [entry] for name, entry in entries.items()}}, indent=2) + "\n"
+        piece = json.dumps(whole, indent=2) + "\n"
         return text + piece, [piece]
     root = _parsed(text)
     if "hooks" not in root:
-        added = {"hooks": {name: [entry] for name, entry in entries.items()}}
-        text, piece = _with_member(text, (), added)
+        text, piece = _with_member(text, (), whole)
         return text, [piece]
     pieces = []
     for name, entry in entries.items():
-        is_new = name not in root["hooks"]
-        text, piece = (
-            _with_member(text, ("hooks",), {name: [entry]}) if is_new else _with_item(text, name, entry)
-        )
+        if name in root["hooks"]:
+            text, piece = _with_item(text, name, entry)
+        else:
+            text, piece = _with_member(text, ("hooks",), {name: [entry]})
         pieces.append(piece)
     return text, pieces
 
@@ -136,7 +135,7 @@ def _inserted(text: str, path: Sequence[str], value: str, depth: int) -> tuple[s
 
 def _end(text: str, path: Sequence[str]) -> int:
     """Return the position after the value at a path."""
-    start, end = _SPACE.match(text).end(), len(text.rstrip(" \t\r\n"))  # type: ignore[union-attr]
+    start, end = _skipped(text, 0), len(text.rstrip(" \t\r\n"))
     for name in path:
         start, end = {key: span for key, *span in _members(text, start)}[name]
     return end

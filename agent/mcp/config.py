@@ -79,14 +79,6 @@ def configured(
     If several servers have the same name, the editor's server is used, else the repository's, else the
     user's. A repository's file that is not trusted is not read.
 
-    Args:
-        repository: The user's repository.
-        settings: The settings in force.
-        state: The state folder.
-        env: Variables that the files may refer to.
-        say: Receives a message if the repository's file is not trusted.
-        passed_on: The servers that an editor passed on.
-
     Raises:
         UsageError: A file that is used is invalid.
     """
@@ -108,7 +100,6 @@ def read(path: Path, env: Mapping[str, str] | None) -> list[McpServer]:
     """Return the servers that a file names and does not disable.
 
     Args:
-        path: The file.
         env: Variables that the file may refer to. None leaves references in the texts unchanged.
 
     Raises:
@@ -141,15 +132,7 @@ def _server(path: Path, name: str, entry: object, env: Mapping[str, str] | None)
         raise UsageError(f"{where} needs either a command or a url.")
 
     def filled(text: str) -> str:
-        def value(match: re.Match[str]) -> str:
-            if env is None:
-                return match[0]
-            known = env.get(match[1]) or match[2]
-            if known is None:
-                raise UsageError(f"{where} needs the variable {match[1]}, which is not set.")
-            return known
-
-        return _VARIABLE.sub(value, text)
+        return text if env is None else _VARIABLE.sub(lambda match: _value(match, env, where), text)
 
     folder = path.parent if path.name == PROJECT_FILE else None
     if given.cwd is not None:
@@ -168,6 +151,14 @@ def _server(path: Path, name: str, entry: object, env: Mapping[str, str] | None)
         only=None if given.include_tools is None else frozenset(given.include_tools),
         seconds=given.timeout / 1000,
     )
+
+
+def _value(match: re.Match[str], env: Mapping[str, str], where: str) -> str:
+    """Return the value of the variable that a text refers to, or what the text has for a missing one."""
+    value: str | None = env.get(match[1]) or match[2]
+    if value is None:
+        raise UsageError(f"{where} needs the variable {match[1]}, which is not set.")
+    return value
 
 
 def is_trusted(path: Path, state: Path) -> bool:

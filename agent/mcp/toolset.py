@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MayCall = Callable[[str, Mapping[str, Any]], Awaitable[bool]]
 """Asks a person whether a tool may be called with these arguments."""
-Schema = Mapping[str, Any]
 
 
 async def yes(_: str, __: Mapping[str, Any]) -> bool:
@@ -47,8 +46,6 @@ class OtherTools:
         """Call a tool and return exactly one result. A refused or impossible call gets a result, too.
 
         Args:
-            name: The tool.
-            arguments: The arguments from the model.
             log: The file for the whole result, if it is too long to show.
         """
         if self.servers is None:
@@ -69,14 +66,9 @@ async def start_servers(
     """Start the servers, and read which tools they offer. They run until the stack is closed.
 
     Args:
-        servers: The servers to start.
         earlier: None for a new session. For a resumed session, the schemas that were offered at its start:
             the same tools are offered again, whatever the servers offer now. If it is empty, no server is
             started.
-        may_call: Asks for permission before each call.
-        logs: The folder for the servers' logs.
-        stack: Stops the servers when it is closed.
-        say: Receives messages for people.
 
     Raises:
         UsageError: There are servers to start, and the package for MCP is not installed.

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError, create_model
 
 from m3agent.agent.settings.server_key import OPENAI, ServerKey
-from m3agent.agent.settings.settings import AUTO_BUDGET, SETTINGS, DeclaredSetting, Settings, config_file
+from m3agent.agent.settings.settings import AUTO_BUDGET, SETTINGS, Setting, Settings, config_file
 from m3agent.sandbox.declared.toml_text import parse_toml
 from m3agent.util.errors import UsageError
 from m3agent.util.plain_file import read_first, read_inside
@@ -54,11 +54,7 @@ class LoadedSettings:
         return rows
 
     def table(self, width: int = 0) -> str:
-        """Return `show` as aligned columns for people, with what applies where nothing is set.
-
-        Args:
-            width: Columns of the terminal, at which the last column wraps; 0 for no terminal.
-        """
+        """Return `show` as aligned columns for people, with what applies where nothing is set."""
         rows = [("setting", "value", "from")]
         for name, value, origin in self.show():
             unset = SETTINGS[name].if_unset.replace("`", "") if value is None else ""
@@ -81,10 +77,7 @@ class LoadedSettings:
 
 
 def load_settings(
-    repo_dir: Path,
-    flags: Mapping[str, object],
-    env: Mapping[str, str],
-    wrong: list[UsageError] | None = None,
+    repo_dir: Path, flags: Mapping[str, object], env: Mapping[str, str], wrong: list[UsageError] | None = None
 ) -> LoadedSettings:
     """Merge the layers for the repository at `repo_dir`.
 
@@ -94,7 +87,6 @@ def load_settings(
     Args:
         repo_dir: The folder in which the search for the repository's file starts; the search goes upwards.
         flags: Values by setting name. None means that the flag was not given.
-        env: The environment variables.
         wrong: Receives the errors of files and variables, whose other settings then count. None raises the first one.
 
     Raises:
@@ -336,20 +328,20 @@ def _check_tests(table: object, place: str) -> None:
     """Check the table that names the repository's test command; `m3agent.tools.runners.command` reads it."""
     from m3agent.tools.runners.variables import fault_of
 
-    found = table if isinstance(table, dict) else {}
-    if "leave_out" in found:
-        _check_left_out(found["leave_out"], place)
-    if fault := fault_of(found.get("env", {})):
+    tests = table if isinstance(table, dict) else {}
+    if "leave_out" in tests:
+        _check_left_out(tests["leave_out"], place)
+    if fault := fault_of(tests.get("env", {})):
         raise UsageError(f"{place}: env of {TESTS} {fault}.")
-    if found and found.keys() <= {"leave_out", "env"}:
+    if tests and tests.keys() <= {"leave_out", "env"}:
         return
-    command = found.get("command")
+    command = tests.get("command")
     words = command if isinstance(command, list) else [command]
     if not words or not all(isinstance(word, str) and word for word in words):
         raise UsageError(f"{place}: {TESTS} needs a command: a text, or a list of words.")
-    if found.get("report") not in TEST_REPORTS:
+    if tests.get("report") not in TEST_REPORTS:
         raise UsageError(f"{place}: the report of {TESTS} must be one of {', '.join(TEST_REPORTS)}.")
-    if others := sorted(found.keys() - {"command", "report", "file", "leave_out", "env"}):
+    if others := sorted(tests.keys() - {"command", "report", "file", "leave_out", "env"}):
         raise UsageError(
             f"{place}: {TESTS} has no {others[0]}; it may have command, report, file, leave_out and env."
         )
@@ -379,12 +371,10 @@ def _line(text: str, name: str) -> str:
     return ""
 
 
-def _checked(setting: DeclaredSetting, value: object, what: str, place: str, *, strict: bool) -> object:
+def _checked(setting: Setting, value: object, what: str, place: str, *, strict: bool) -> object:
     """Return `value` converted to the setting's type and checked.
 
     Args:
-        setting: The setting.
-        value: The value to check.
         what: What an error message calls the setting.
         place: Where the value stands; begins the error message.
         strict: Do not convert between types (as from text to number).
@@ -415,7 +405,7 @@ def _shown(value: object) -> str:
         return "that number"
 
 
-def _validated(setting: DeclaredSetting, value: object, *, strict: bool) -> object:
+def _validated(setting: Setting, value: object, *, strict: bool) -> object:
     """Return `value` with the setting's type and within its bounds.
 
     Raises:
@@ -425,7 +415,7 @@ def _validated(setting: DeclaredSetting, value: object, *, strict: bool) -> obje
 
 
 @cache
-def _model(setting: DeclaredSetting) -> type[BaseModel]:
+def _model(setting: Setting) -> type[BaseModel]:
     """Return a model with one field, `value`, that accepts what the setting accepts."""
     finite = False if setting.type is float else None
     at_most = LARGEST if setting.at_most is None and setting.type in (int, float) else setting.at_most

@@ -23,7 +23,6 @@ def takes_settings(*names: str, **help_texts: str) -> Callable[[Callable[..., No
     The options replace `flags` in the command's signature, in the order of the declaration.
 
     Args:
-        names: Settings with the help text of their declaration.
         help_texts: Settings with a help text for this command only, by name.
     """
     wanted = {**dict.fromkeys(names), **help_texts}

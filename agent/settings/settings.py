@@ -10,10 +10,10 @@ run time, so it does not postpone their evaluation.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
 from m3agent.sandbox.backends.kinds import Backend
@@ -32,10 +32,11 @@ RERUNS = 3
 """How often the tests that decide a verdict run again; `m3agent.agent.verify.flaky` explains the reruns."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # a frozen one takes longer to make, and every command makes all of them
 class Setting:
-    """The declaration of a setting, without its name, type and default."""
+    """The declaration of a setting."""
 
+    default: object
     help: str
     """One sentence, for `--help` and the documentation."""
     _: KW_ONLY
@@ -74,17 +75,16 @@ class Setting:
     the machine can see command lines."""
     address: bool = False
     """Whether the value is a URL. Errors do not repeat a URL that may contain a password."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeclaredSetting(Setting):
-    """A setting with its name, its type and its default."""
-
-    name: str
-    type: Any
+    name: str = ""
+    """Its name and its type come from the field of `Settings`."""
+    type: Any = str
     """The type without None: `int`, `float`, `bool`, `str`, or a `Literal` of strings. If the annotation is a string,
     because importing its type takes long, values are text, and `check` converts them."""
-    default: object
+
+    @property
+    def field(self) -> Any:
+        """The field of `Settings` that declares it."""
+        return field(default=self.default, metadata={"setting": self})
 
     @property
     def option(self) -> str:
@@ -108,22 +108,20 @@ class DeclaredSetting(Setting):
         return get_args(self.type) if get_origin(self.type) is Literal else ()
 
 
-def declared(declaration: "type[Settings]") -> dict[str, DeclaredSetting]:
+def declared(declaration: "type[Settings]") -> dict[str, Setting]:
     """Return the settings of `Settings`, or of a class that extends it, by name."""
-    found: dict[str, DeclaredSetting] = {}
-    for field in fields(declaration):
-        annotation, about = get_args(field.type)
-        found[field.name] = DeclaredSetting(
-            **vars(about), name=field.name, type=_value_type(annotation), default=field.default
-        )
-    return found
+    settings: dict[str, Setting] = {}
+    for each in fields(declaration):
+        setting = settings[each.name] = each.metadata["setting"]
+        setting.name, setting.type = each.name, _value_type(each.type)
+    return settings
 
 
 def _value_type(annotation: Any) -> Any:
-    if isinstance(annotation, ForwardRef):
+    if isinstance(annotation, str):
         return str
     if get_origin(annotation) in (Union, UnionType):
-        return next(one for one in get_args(annotation) if one is not NoneType)
+        return next(each for each in get_args(annotation) if each is not NoneType)
     return annotation
 
 
@@ -218,350 +216,283 @@ def _check_github_api(url: str) -> str:
 class Settings:
     """All settings of one run, complete and checked. `config show` and the documentation list them in this order."""
 
-    endpoint: Annotated[
-        str | None,
-        Setting(
-            "Address of an OpenAI-compatible M3 server.",
-            panel="The model",
-            more="For example `http://host:8000/v1`.",
-            metavar="URL",
-            if_unset="the server that `m3agent serve` runs here, else the embedded engine",
-            check=_check_endpoint,
-            address=True,
-        ),
-    ] = None
-    engine: Annotated[
-        Literal["embedded"] | None,
-        Setting(
-            "Engine to start for this fix: embedded, which needs a test that fails.",
-            panel="The model",
-            more="Excludes `endpoint`.",
-            metavar="NAME",
-            if_unset="none; `endpoint` says which server",
-            check=_check_engine,
-        ),
-    ] = None
-    model: Annotated[
-        str | None,
-        Setting(
-            "Model name, if the server offers several.",
-            panel="The model",
-            metavar="NAME",
-            if_unset="the server's only one",
-            check=_check_name,
-            repository="unset",
-        ),
-    ] = None
-    api_key: Annotated[
-        "tuple[ServerKey, ...] | None",
-        Setting(
-            "Key for the endpoint.",
-            more="See [Keys](#keys). A server that `m3agent serve` runs here gets its own key instead.",
-            if_unset="no key is sent",
-            flag=False,
-            check=_to_keys,
-            secret=True,
-        ),
-    ] = None
-    key_over_http: Annotated[
-        str | None,
-        Setting(
-            "Hosts that may get a key over plain http, where others in the network can read it.",
-            more="Separated by commas: `gpu-box:8000`, or `gpu-box` for all ports. This machine needs no entry.",
-            metavar="HOST,...",
-            if_unset="none",
-            flag=False,
-            check=_check_hosts,
-        ),
-    ] = None
-    thinking: Annotated[
-        Literal["enabled", "disabled", "adaptive"],
-        Setting(
-            "M3's thinking mode.",
-            panel="The model",
-            more="See [Thinking](servers.md#thinking).",
-            repository="ignored",
-        ),
-    ] = "enabled"
-    effort: Annotated[
-        Literal["low", "medium", "high", "xhigh", "max"] | None,
-        Setting(
-            "How much the model thinks, if it has levels of effort, as MiniMax-M3.1-Flash has.",
-            panel="The model",
-            more="See [Thinking](servers.md#thinking).",
-            if_unset="the model's own default",
-        ),
-    ] = None
-    image: Annotated[
-        str | None,
-        Setting(
-            "Docker image for the sandbox.",
-            panel="The sandbox",
-            more="It needs python3.",
-            metavar="IMG",
-            if_unset="the one that the repository declares, else m3agent's own",
-            check=_check_name,
-        ),
-    ] = None
-    environment: Annotated[
-        Literal["auto", "off"],
-        Setting(
-            "Whether to install the dependencies that the repository declares (auto) or not (off).",
-            panel="The sandbox",
-            more="For Docker sandboxes; see [The sandbox](sandbox.md).",
-            metavar="auto|off",
-        ),
-    ] = "auto"
-    dockerfile: Annotated[
-        Literal["ask", "build", "read"],
-        Setting(
-            "Whether to build the repository's Dockerfile, which runs its instructions (build), or only to use the image "
-            "and packages that it names (read).",
-            panel="The sandbox",
-            more="`ask` asks once for each text of the file if standard input is a terminal, and otherwise means `read` "
-            "with a note; see [The sandbox](sandbox.md#devcontainerjson-and-dockerfile).",
-            metavar="ask|build|read",
-        ),
-    ] = "ask"
-    sandbox: Annotated[
-        Backend | None,
-        Setting(
-            "Where tool calls run.",
-            panel="The sandbox",
-            more="`here`: in the present container, without isolation (see [The sandbox](sandbox.md#without-isolation)).",
-            if_unset="docker, or bwrap if there is no container engine",
-        ),
-    ] = None
-    allow_net: Annotated[
-        "AllowList | None",
-        Setting(
-            "Hosts that commands may reach, through a proxy.",
-            panel="The sandbox",
-            more="Separated by commas: `example.org`, `*.example.org`, `example.org:8443` (see [Network](network.md)). "
-            "An empty value removes the hosts that a place of lower priority allows.",
-            metavar="HOST,...",
-            if_unset="none",
-            check=_to_allow_list,
-        ),
-    ] = None
-    context_budget: Annotated[
-        int | None,
-        Setting(
-            "Limit of tokens of the repository's text in the prompt.",
-            panel="The prompt",
-            more="A number, text like `512k` or `1M`, or `auto` (see [The context](context.md#budget)). `m3agent context` calls the "
-            "flag `--budget`.",
-            metavar="TOKENS",
-            read=_context_budget,
-            if_unset="what the window leaves",
-            at_least=1,
-            repository="lower",
-        ),
-    ] = None
-    attempts: Annotated[
-        int,
-        Setting(
-            "Number of concurrent attempts; the best patch wins; limits of tokens and cost apply to all together.",
-            panel="Limits",
-            more="`max_turns` and `max_minutes` are limits for each.",
-            metavar="N",
-            at_least=1,
-            at_most=64,
-        ),
-    ] = 1
-    max_turns: Annotated[
-        int,
-        Setting(
-            "Limit of requests to the model.", panel="Limits", metavar="N", at_least=1, repository="lower"
-        ),
-    ] = 100
-    max_minutes: Annotated[
-        float, Setting("Time limit, in minutes.", panel="Limits", metavar="M", above=0, repository="lower")
-    ] = 60.0
-    max_tokens: Annotated[
-        int | None,
-        Setting(
-            "Limit of tokens that the model writes.",
-            panel="Limits",
-            more="For the whole session. A number, or text like `512k` or `1M`.",
-            metavar="N",
-            read=token_count,
-            if_unset="no limit",
-            at_least=1,
-            repository="lower",
-        ),
-    ] = None
-    max_cost: Annotated[
-        float | None,
-        Setting(
-            "Limit of cost, in US dollars; an error if the server's prices are not known.",
-            panel="Limits",
-            metavar="D",
-            if_unset="no limit",
-            above=0,
-            repository="lower",
-        ),
-    ] = None
-    server_price: Annotated[
-        str | None,
-        Setting(
-            "Price of your own server: GPUs x dollars per GPU-hour (8x2.50), or dollars per hour.",
-            panel="The model",
-            more="See [Model servers](servers.md).",
-            metavar="[N x]D",
-            if_unset="the hosted API's known prices; none for other servers",
-            check=_check_server_price,
-        ),
-    ] = None
-    seed: Annotated[
-        int | None,
-        Setting(
-            "Seed of the embedded engine's search.",
-            panel="The model",
-            metavar="N",
-            if_unset="`0`",
-            at_least=0,
-        ),
-    ] = None
-    candidates: Annotated[
-        int | None,
-        Setting(
-            "Limit of changes that the embedded engine tries, however long that takes: the same number and seed give "
-            "the same patch.",
-            panel="The model",
-            metavar="N",
-            if_unset="6000 within 240 s",
-            at_least=1,
-        ),
-    ] = None
-    reruns: Annotated[
-        int,
-        Setting(
-            "How often tests are rerun to detect flaky ones; 0 means never.",
-            panel="Verification",
-            more="Only the tests that decide the verdict.",
-            metavar="N",
-            at_least=0,
-            at_most=20,
-        ),
-    ] = RERUNS
-    verify_rounds: Annotated[
-        int,
-        Setting(
-            "How often a verdict other than verified goes back to the model; 0 means never.",
-            panel="Verification",
-            more="The model can then correct its change in the same session, within all other limits.",
-            metavar="N",
-            at_least=0,
-            at_most=10,
-        ),
-    ] = 2
-    verify_minutes: Annotated[
-        float,
-        Setting(
-            "Time for the patched tree's tests if the whole suite takes longer.",
-            panel="Verification",
-            more="Tests that execute the change run first. If one of them has no time, the patch is unverified.",
-            metavar="N",
-            above=0,
-        ),
-    ] = 5.0
-    baseline_minutes: Annotated[
-        float,
-        Setting(
-            "Time for the tests of the unchanged tree, which run while the model works.",
-            panel="Verification",
-            more="If it is too short, verification uses the tests that had a result, and those near the change.",
-            metavar="N",
-            above=0,
-        ),
-    ] = 60.0
-    memory: Annotated[
-        str,
-        Setting(
-            "Memory limit of a sandbox: a number with the unit k, m or g.",
-            flag=False,
-            check=_check_memory,
-            repository="lower",
-            measure=_measure_memory,
-        ),
-    ] = "4g"
-    cpus: Annotated[
-        float, Setting("Limit of processors of a sandbox.", flag=False, above=0, repository="lower")
-    ] = 2.0
-    yes: Annotated[
-        bool,
-        Setting(
-            "Do not ask before a repository is first sent to a host.",
-            panel="Other",
-            more="Without a terminal to ask on, a note names the host. Nothing is asked or said about this machine.",
-        ),
-    ] = False
-    github_api: Annotated[
-        str,
-        Setting(
-            "Address of GitHub's API, for GitHub Enterprise.",
-            panel="Other",
-            more="For example `https://github.example.com/api/v3`. Its host is the one that counts as GitHub. It must "
-            "be https, except on this machine.",
-            metavar="URL",
-            check=_check_github_api,
-            address=True,
-        ),
-    ] = "https://api.github.com"
-    tokenizer: Annotated[
-        str | None,
-        Setting(
-            "The model's tokenizer.json or its folder, or 'server'.",
-            panel="The prompt",
-            more="Without one, token counts are estimates (≈).",
-            metavar="PATH|server",
-            if_unset="the one in the hub's cache",
-            check=_check_name,
-        ),
-    ] = None
-    prefix: Annotated[
-        Literal["plain", "frozen"],
-        Setting(
-            "Order of the text, for the server's prefix cache: plain (rarely changed files first), or frozen "
-            "(an earlier pack, then the changes).",
-            panel="The prompt",
-        ),
-    ] = "plain"
-    instructions: Annotated[
-        bool,
-        Setting(
-            "Point the model to the repository's own instructions for agents (AGENTS.md and similar files).",
-            panel="The prompt",
-        ),
-    ] = True
-    mcp: Annotated[
-        bool,
-        Setting(
-            "Offer the tools of the MCP servers that are configured.",
-            panel="The sandbox",
-            more="See [Tools of other programs](mcp.md).",
-        ),
-    ] = True
+    endpoint: str | None = Setting(
+        None,
+        "Address of an OpenAI-compatible M3 server.",
+        panel="The model",
+        more="For example `http://host:8000/v1`.",
+        metavar="URL",
+        if_unset="the server that `m3agent serve` runs here, else the embedded engine",
+        check=_check_endpoint,
+        address=True,
+    ).field
+    engine: Literal["embedded"] | None = Setting(
+        None,
+        "Engine to start for this fix: embedded, which needs a test that fails.",
+        panel="The model",
+        more="Excludes `endpoint`.",
+        metavar="NAME",
+        if_unset="none; `endpoint` says which server",
+        check=_check_engine,
+    ).field
+    model: str | None = Setting(
+        None,
+        "Model name, if the server offers several.",
+        panel="The model",
+        metavar="NAME",
+        if_unset="the server's only one",
+        check=_check_name,
+        repository="unset",
+    ).field
+    api_key: "tuple[ServerKey, ...] | None" = Setting(
+        None,
+        "Key for the endpoint.",
+        more="See [Keys](#keys). A server that `m3agent serve` runs here gets its own key instead.",
+        if_unset="no key is sent",
+        flag=False,
+        check=_to_keys,
+        secret=True,
+    ).field
+    key_over_http: str | None = Setting(
+        None,
+        "Hosts that may get a key over plain http, where others in the network can read it.",
+        more="Separated by commas: `gpu-box:8000`, or `gpu-box` for all ports. This machine needs no entry.",
+        metavar="HOST,...",
+        if_unset="none",
+        flag=False,
+        check=_check_hosts,
+    ).field
+    thinking: Literal["enabled", "disabled", "adaptive"] = Setting(
+        "enabled",
+        "M3's thinking mode.",
+        panel="The model",
+        more="See [Thinking](servers.md#thinking).",
+        repository="ignored",
+    ).field
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Setting(
+        None,
+        "How much the model thinks, if it has levels of effort, as MiniMax-M3.1-Flash has.",
+        panel="The model",
+        more="See [Thinking](servers.md#thinking).",
+        if_unset="the model's own default",
+    ).field
+    image: str | None = Setting(
+        None,
+        "Docker image for the sandbox.",
+        panel="The sandbox",
+        more="It needs python3.",
+        metavar="IMG",
+        if_unset="the one that the repository declares, else m3agent's own",
+        check=_check_name,
+    ).field
+    environment: Literal["auto", "off"] = Setting(
+        "auto",
+        "Whether to install the dependencies that the repository declares (auto) or not (off).",
+        panel="The sandbox",
+        more="For Docker sandboxes; see [The sandbox](sandbox.md).",
+        metavar="auto|off",
+    ).field
+    dockerfile: Literal["ask", "build", "read"] = Setting(
+        "ask",
+        "Whether to build the repository's Dockerfile, which runs its instructions (build), or only to use the image "
+        "and packages that it names (read).",
+        panel="The sandbox",
+        more="`ask` asks once for each text of the file if standard input is a terminal, and otherwise means `read` "
+        "with a note; see [The sandbox](sandbox.md#devcontainerjson-and-dockerfile).",
+        metavar="ask|build|read",
+    ).field
+    sandbox: Backend | None = Setting(
+        None,
+        "Where tool calls run.",
+        panel="The sandbox",
+        more="`here`: in the present container, without isolation (see [The sandbox](sandbox.md#without-isolation)).",
+        if_unset="docker, or bwrap if there is no container engine",
+    ).field
+    allow_net: "AllowList | None" = Setting(
+        None,
+        "Hosts that commands may reach, through a proxy.",
+        panel="The sandbox",
+        more="Separated by commas: `example.org`, `*.example.org`, `example.org:8443` (see [Network](network.md)). "
+        "An empty value removes the hosts that a place of lower priority allows.",
+        metavar="HOST,...",
+        if_unset="none",
+        check=_to_allow_list,
+    ).field
+    context_budget: int | None = Setting(
+        None,
+        "Limit of tokens of the repository's text in the prompt.",
+        panel="The prompt",
+        more="A number, text like `512k` or `1M`, or `auto` (see [The context](context.md#budget)). `m3agent context` calls the "
+        "flag `--budget`.",
+        metavar="TOKENS",
+        read=_context_budget,
+        if_unset="what the window leaves",
+        at_least=1,
+        repository="lower",
+    ).field
+    attempts: int = Setting(
+        1,
+        "Number of concurrent attempts; the best patch wins; limits of tokens and cost apply to all together.",
+        panel="Limits",
+        more="`max_turns` and `max_minutes` are limits for each.",
+        metavar="N",
+        at_least=1,
+        at_most=64,
+    ).field
+    max_turns: int = Setting(
+        100, "Limit of requests to the model.", panel="Limits", metavar="N", at_least=1, repository="lower"
+    ).field
+    max_minutes: float = Setting(
+        60.0, "Time limit, in minutes.", panel="Limits", metavar="M", above=0, repository="lower"
+    ).field
+    max_tokens: int | None = Setting(
+        None,
+        "Limit of tokens that the model writes.",
+        panel="Limits",
+        more="For the whole session. A number, or text like `512k` or `1M`.",
+        metavar="N",
+        read=token_count,
+        if_unset="no limit",
+        at_least=1,
+        repository="lower",
+    ).field
+    max_cost: float | None = Setting(
+        None,
+        "Limit of cost, in US dollars; an error if the server's prices are not known.",
+        panel="Limits",
+        metavar="D",
+        if_unset="no limit",
+        above=0,
+        repository="lower",
+    ).field
+    server_price: str | None = Setting(
+        None,
+        "Price of your own server: GPUs x dollars per GPU-hour (8x2.50), or dollars per hour.",
+        panel="The model",
+        more="See [Model servers](servers.md).",
+        metavar="[N x]D",
+        if_unset="the hosted API's known prices; none for other servers",
+        check=_check_server_price,
+    ).field
+    seed: int | None = Setting(
+        None,
+        "Seed of the embedded engine's search.",
+        panel="The model",
+        metavar="N",
+        if_unset="`0`",
+        at_least=0,
+    ).field
+    candidates: int | None = Setting(
+        None,
+        "Limit of changes that the embedded engine tries, however long that takes: the same number and seed give "
+        "the same patch.",
+        panel="The model",
+        metavar="N",
+        if_unset="6000 within 240 s",
+        at_least=1,
+    ).field
+    reruns: int = Setting(
+        RERUNS,
+        "How often tests are rerun to detect flaky ones; 0 means never.",
+        panel="Verification",
+        more="Only the tests that decide the verdict.",
+        metavar="N",
+        at_least=0,
+        at_most=20,
+    ).field
+    verify_rounds: int = Setting(
+        2,
+        "How often a verdict other than verified goes back to the model; 0 means never.",
+        panel="Verification",
+        more="The model can then correct its change in the same session, within all other limits.",
+        metavar="N",
+        at_least=0,
+        at_most=10,
+    ).field
+    verify_minutes: float = Setting(
+        5.0,
+        "Time for the patched tree's tests if the whole suite takes longer.",
+        panel="Verification",
+        more="Tests that execute the change run first. If one of them has no time, the patch is unverified.",
+        metavar="N",
+        above=0,
+    ).field
+    baseline_minutes: float = Setting(
+        60.0,
+        "Time for the tests of the unchanged tree, which run while the model works.",
+        panel="Verification",
+        more="If it is too short, verification uses the tests that had a result, and those near the change.",
+        metavar="N",
+        above=0,
+    ).field
+    memory: str = Setting(
+        "4g",
+        "Memory limit of a sandbox: a number with the unit k, m or g.",
+        flag=False,
+        check=_check_memory,
+        repository="lower",
+        measure=_measure_memory,
+    ).field
+    cpus: float = Setting(
+        2.0, "Limit of processors of a sandbox.", flag=False, above=0, repository="lower"
+    ).field
+    yes: bool = Setting(
+        False,
+        "Do not ask before a repository is first sent to a host.",
+        panel="Other",
+        more="Without a terminal to ask on, a note names the host. Nothing is asked or said about this machine.",
+    ).field
+    github_api: str = Setting(
+        "https://api.github.com",
+        "Address of GitHub's API, for GitHub Enterprise.",
+        panel="Other",
+        more="For example `https://github.example.com/api/v3`. Its host is the one that counts as GitHub. It must "
+        "be https, except on this machine.",
+        metavar="URL",
+        check=_check_github_api,
+        address=True,
+    ).field
+    tokenizer: str | None = Setting(
+        None,
+        "The model's tokenizer.json or its folder, or 'server'.",
+        panel="The prompt",
+        more="Without one, token counts are estimates (≈).",
+        metavar="PATH|server",
+        if_unset="the one in the hub's cache",
+        check=_check_name,
+    ).field
+    prefix: Literal["plain", "frozen"] = Setting(
+        "plain",
+        "Order of the text, for the server's prefix cache: plain (rarely changed files first), or frozen "
+        "(an earlier pack, then the changes).",
+        panel="The prompt",
+    ).field
+    instructions: bool = Setting(
+        True,
+        "Point the model to the repository's own instructions for agents (AGENTS.md and similar files).",
+        panel="The prompt",
+    ).field
+    mcp: bool = Setting(
+        True,
+        "Offer the tools of the MCP servers that are configured.",
+        panel="The sandbox",
+        more="See [Tools of other programs](mcp.md).",
+    ).field
 
-    probe: Annotated[
-        bool,
-        Setting(
-            "Ask the server about its model and engine before the first request.",
-            panel="The model",
-            more="Without it, the model must be named, and the server gets requests for chat only. Some recording proxies "
-            "need that.",
-        ),
-    ] = True
+    probe: bool = Setting(
+        True,
+        "Ask the server about its model and engine before the first request.",
+        panel="The model",
+        more="Without it, the model must be named, and the server gets requests for chat only. Some recording proxies "
+        "need that.",
+    ).field
 
-    training: Annotated[
-        bool,
-        Setting(
-            "For programs that train a model with the conversation.",
-            panel="Other",
-            more="See [Fixing an issue](fix.md#training).",
-        ),
-    ] = False
+    training: bool = Setting(
+        False,
+        "For programs that train a model with the conversation.",
+        panel="Other",
+        more="See [Fixing an issue](fix.md#training).",
+    ).field
 
     @property
     def keys(self) -> "tuple[ServerKey, ...]":
@@ -573,7 +504,7 @@ class Settings:
         return {name: getattr(self, name) for name, setting in SETTINGS.items() if not setting.secret}
 
 
-SETTINGS: Mapping[str, DeclaredSetting] = declared(Settings)
+SETTINGS: Mapping[str, Setting] = declared(Settings)
 """The settings by name."""
 
 

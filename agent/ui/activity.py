@@ -21,7 +21,6 @@ class Activity:
 
     Args:
         doing: What is done, such as "verifying the patch".
-        clock: Returns the time on the monotonic clock, in seconds.
     """
 
     def __init__(self, doing: str, clock: Callable[[], float] = time.monotonic) -> None:

@@ -40,12 +40,7 @@ _LEGEND = (
 
 
 def team_block(gpus: str, answer: TeamPlan) -> Block:
-    """Return the whole view.
-
-    Args:
-        gpus: The GPUs, as the user named them.
-        answer: The answer.
-    """
+    """Return the whole view."""
     head = f"{_agents(answer.agents)} at once on {gpus}, a repository of {answer.repository_tokens:,} tokens"
     parts = [
         paragraph(Text(head, "bold")),

@@ -33,6 +33,7 @@ MARKS = {
 }
 OTHER_MARK = ("!", "bold yellow")
 COLOURS = {"green": "green", "red": "red"}
+UNSOLVED = (Status.UNVERIFIED, Status.FAILED, Status.EMPTY, Status.STALLED)
 Head = Callable[..., Text]
 """Returns the beginning of a line, from its label and, if it is not the usual one, its style."""
 
@@ -154,7 +155,6 @@ class End:
         """Return the closing block.
 
         Args:
-            head: Makes the beginning of a line.
             whole: Whether it has more than the verdict, the patch and the next steps.
             has_next: Whether it has the next steps.
         """
@@ -194,42 +194,48 @@ class End:
     def _next(self) -> Iterator[tuple[str, str]]:
         """Yield commands, each with its purpose."""
         name = printable_line(self.name)
-        which = "" if name == "last" else f" {name}"
         there = f" --repo {shlex.quote(printable_line(self.repo, 1000))}" if self.repo else ""
+        latest = there if name == "last" else f" {name}{there}"
+        status, patch = self.line["status"], self.line["patch"]
+        by_git = f"git apply {printable_line(patch or '', 1000)}"
         if self.shown_by is not None:
             if self.shown_by:
                 yield printable_line(self.shown_by), "shows the change"
             if self.shown_by == IN_WORK_TREE:
-                yield f"m3agent apply --undo{which}{there}", "takes it back"
+                yield f"m3agent apply --undo{latest}", "takes it back"
             return
-        by_git = f"git apply {printable_line(self.line['patch'] or '', 1000)}"
-        if self.is_refused and self.line["patch"]:
+        if self.is_refused and patch:
             yield by_git, "applies it if its lines did not change"
             return
-        status = self.line["status"]
-        if status in HANDED_OVER and self.line["patch"]:
-            # the engine finds edits, not reasons
-            is_sure = status == Status.VERIFIED and not self.facts.is_embedded
-            first = "" if is_sure else "read the patch first; then this "
+        if status in HANDED_OVER and patch:
             # `apply` does not write over uncommitted changes
-            if self.line.get("uncommitted"):
-                yield by_git, f"{first}writes it into your work tree, beside your uncommitted changes"
-            else:
-                yield f"m3agent apply{which}{there}", f"{first}writes it into your work tree"
+            beside = ", beside your uncommitted changes" if self.line.get("uncommitted") else ""
+            yield (
+                by_git if beside else f"m3agent apply{latest}",
+                f"{self._caution()}writes it into your work tree{beside}",
+            )
         elif status in RESUMABLE and self.line["turns"]:
             yield f"m3agent sessions resume {name}{there}{self._higher_limit()}", "continues here"
-        unsolved = status in (Status.UNVERIFIED, Status.FAILED, Status.EMPTY, Status.STALLED)
-        if not self.facts.is_embedded and (unsolved or (status == Status.VERIFIED and self.line["patch"])):
-            yield f"m3agent sessions fork {name}{there} --tell TEXT", "continues with your advice"
-        if unsolved:
-            if self.facts.is_embedded:  # it takes no advice
-                if self.facts.has_red is False:
-                    yield "add a test that fails", "this engine needs one; then run the fix again"
-                yield (
-                    "m3agent fix ISSUE --endpoint URL",
-                    "asks a language model; this engine makes small repairs only",
-                )
-            yield f"m3agent report{which}{there}", "shows each step"
+        advice = f"m3agent sessions fork {name}{there} --tell TEXT", "continues with your advice"
+        if status in UNSOLVED:
+            yield from self._from_embedded() if self.facts.is_embedded else [advice]
+            yield f"m3agent report{latest}", "shows each step"
+        elif status == Status.VERIFIED and patch and not self.facts.is_embedded:
+            yield advice
+
+    def _caution(self) -> str:
+        """Return what to do before a patch is applied. The embedded engine finds edits, not reasons."""
+        is_sure = self.line["status"] == Status.VERIFIED and not self.facts.is_embedded
+        return "" if is_sure else "read the patch first; then this "
+
+    def _from_embedded(self) -> Iterator[tuple[str, str]]:
+        """Yield what to do if the embedded engine, which takes no advice, did not solve the issue."""
+        if self.facts.has_red is False:
+            yield "add a test that fails", "this engine needs one; then run the fix again"
+        yield (
+            "m3agent fix ISSUE --endpoint URL",
+            "asks a language model; this engine makes small repairs only",
+        )
 
     def _higher_limit(self) -> str:
         """Return the option that raises the limit which ended the session; empty if none did."""
@@ -249,12 +255,7 @@ class End:
 
 
 def cost(line: Line, facts: Facts) -> str:
-    """Return what a session took: time, turns, tokens, price.
-
-    Args:
-        line: The line `session.finished`.
-        facts: What earlier lines said.
-    """
+    """Return what a session took: time, turns, tokens, price."""
     turns, limit = line["turns"], facts.settings.get("max_turns")
     spent = f"{text.duration(line['seconds'])}, {counted(turns, 'turn')}"
     if line["status"] == Status.LIMIT and limit is not None and turns == limit + 1:
@@ -264,11 +265,7 @@ def cost(line: Line, facts: Facts) -> str:
 
 
 def used(line: Line) -> str:
-    """Format the known tokens and price of a turn or a session; empty if the tokens are unknown.
-
-    Args:
-        line: The line `turn.finished` or `session.finished` of a language model.
-    """
+    """Format the known tokens and price of a turn or a session; empty if the tokens are unknown."""
     prompt, completion, reasoning = line["prompt_tokens"], line["completion_tokens"], line["reasoning_tokens"]
     if prompt is None or completion is None:
         return ""

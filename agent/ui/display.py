@@ -10,7 +10,6 @@ import contextlib
 import io
 import os
 import queue
-import select
 import signal
 import sys
 import threading
@@ -24,6 +23,7 @@ from rich.segment import ControlType, Segment
 from rich.text import Text
 
 from m3agent.agent.ui.layout import Block, in_ascii, shows_unicode
+from m3agent.agent.ui.stdio import write_all
 from m3agent.util.sanitize import UNPRINTABLE
 
 if TYPE_CHECKING:
@@ -57,13 +57,9 @@ class _StandardError(io.RawIOBase):
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
-        left = memoryview(data).cast("B")
-        while left:
-            try:
-                left = left[os.write(STANDARD_ERROR, left) :]
-            except BlockingIOError:  # another program on the same terminal made it non-blocking
-                select.select([], [STANDARD_ERROR], [])
-        return len(memoryview(data))
+        whole = memoryview(data).cast("B")
+        write_all(STANDARD_ERROR, whole)
+        return len(whole)
 
 
 class _Console(Console):
@@ -83,7 +79,6 @@ class LiveView:
     """Lines and, between `start` and `stop`, rows on a terminal. A write error ends the output and nothing else.
 
     Args:
-        rows: Returns the rows.
         still: Returns lines that show that work goes on. They are written where there are no rows, such as in pipes, after
             each of `pauses` without a line. None for no such lines.
         pauses: Seconds without a line; the last one repeats.

@@ -60,44 +60,33 @@ class _Shown:
     chosen: int | None = None  # number of the chosen attempt
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Screen:
     """The screen of running fixes. It is a context manager and shows the rows between its entry and its exit.
 
     A session has a row from its `listener` or its first line until it is finished.
-
-    Args:
-        detail: How much to show. A quiet screen shows notes, errors and how each session ended.
-        rows: Whether to show the changing rows on a terminal.
-        state: The state folder. With it, changes of files are shown as diffs; they are read from the session's trees.
-        shown_by: The command that shows the patch after it was applied or committed; None if the user asked for neither.
-            Empty if there is no such command.
-        repo: The repository's folder, for the next commands; empty if they find it from where the user is.
-        by_id: Whether the next steps name the session by its id, because it is not the last one of this command.
-        hold_end: Keep the closing blocks until `print_end`, so that they can follow the patch on the same terminal.
-        as_json: Receives the lines of the logs too; None without --json.
     """
 
-    def __init__(
-        self,
-        *,
-        detail: Detail = Detail.NORMAL,
-        rows: bool = True,
-        state: Path | None = None,
-        shown_by: str | None = None,
-        by_id: bool = False,
-        repo: str = "",
-        hold_end: bool = False,
-        as_json: Callable[[Line], None] | None = None,
-    ) -> None:
-        self._live = LiveView(self._area, None if detail is Detail.QUIET else self._still)
-        self._detail = detail
-        self._wants_rows = rows and detail > Detail.QUIET
-        self._state = state
-        self._shown_by = shown_by
-        self._by_id = by_id
-        self._repo = repo
-        self._hold_end = hold_end
-        self.as_json = as_json
+    detail: Detail = Detail.NORMAL
+    """How much to show. A quiet screen shows notes, errors and how each session ended."""
+    rows: bool = True
+    """Whether to show the changing rows on a terminal."""
+    state: Path | None = None
+    """The state folder. With it, changes of files are shown as diffs; they are read from the session's trees."""
+    shown_by: str | None = None
+    """The command that shows the patch after it was applied or committed; None if the user asked for neither. Empty if there
+    is no such command."""
+    by_id: bool = False
+    """Whether the next steps name the session by its id, because it is not the last one of this command."""
+    repo: str = ""
+    """The repository's folder, for the next commands; empty if they find it from where the user is."""
+    hold_end: bool = False
+    """Keep the closing blocks until `print_end`, so that they can follow the patch on the same terminal."""
+    as_json: Callable[[Line], None] | None = None
+    """Receives the lines of the logs too; None without --json."""
+
+    def __post_init__(self) -> None:
+        self._live = LiveView(self._area, None if self.detail is Detail.QUIET else self._still)
         self._held: list[Block] = []
         self._sessions: dict[str, _Shown] = {}
         self._now = _Shown()  # the session that the current line belongs to
@@ -106,7 +95,7 @@ class Screen:
         self._told: set[str] = set()  # shown network requests that were refused or failed
 
     def __enter__(self) -> Self:
-        self._live.start(rows=self._wants_rows)
+        self._live.start(rows=self.rows and self.detail > Detail.QUIET)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -144,14 +133,12 @@ class Screen:
             del self._sessions[line["session"]]
         name = "_on_" + line["type"].replace(".", "_")
         handler = getattr(self, name, None)
-        if handler is not None and (self._detail > Detail.QUIET or handler in self._at_every_detail):
+        if self.detail is Detail.QUIET and handler not in self._at_every_detail:
+            return
+        if handler is not None:
             handler(line)
-        elif (
-            self._detail > Detail.QUIET
-            and (warn := words.WARNINGS.get(line["type"]))
-            and (said := warn(line))
-        ):
-            self._mark("!", printable_line(said, 500), "yellow")
+        elif (warn := words.WARNINGS.get(line["type"])) and (warning := warn(line)):
+            self._mark("!", printable_line(warning, 500), "yellow")
 
     @property
     def _at_every_detail(self) -> Sequence[Callable[[Line], None]]:
@@ -178,16 +165,19 @@ class Screen:
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
+    def _begun(self, start: str, style: str = "") -> Text:
+        """Return the beginning of a line: the attempt, and what follows."""
+        return Text.assemble((self._now.row.prefix, "cyan"), (start, style))
+
     def _head(self, label: str, style: str = "bold cyan") -> Text:
-        return Text.assemble((self._now.row.prefix, "cyan"), (f"{label:<{closing.LABEL}} ", style))
+        return self._begun(f"{label:<{closing.LABEL}} ", style)
 
     def _print(self, label: str, body: str, style: str = "") -> None:
         self._live.print(beside(self._head(label), Text(body, style)))
 
     def _mark(self, mark: str, body: str, style: str) -> None:
         """Print a line with an icon; `style` is the icon's and the text's."""
-        head = Text.assemble((self._now.row.prefix, "cyan"), (f"{mark} ", style))
-        self._live.print(beside(head, Text(body, style)))
+        self._live.print(beside(self._begun(f"{mark} ", style), Text(body, style)))
 
     def _print_common(self, label: str, body: str) -> None:
         """Print a fact that attempts share: once for all, and again for each attempt where it differs."""
@@ -268,16 +258,15 @@ class Screen:
         begun = self._now.calls.get(line.get("call", 0), {})
         title, outcome = step_title(line["name"], begun.get("arguments")), step_outcome(line)
         failed = line["status"] != "done" or line.get("is_error")
-        mark = ("✗ ", "red") if failed else ("✓ ", "green")
-        if line["seconds"] >= BRIEF or self._detail is Detail.VERBOSE:
+        if line["seconds"] >= BRIEF or self.detail is Detail.VERBOSE:
             outcome += f"{', ' if outcome else ''}{text.duration(line['seconds'])}"
-        head = Text.assemble((self._now.row.prefix, "cyan"), mark)
+        head = self._begun("✗ ", "red") if failed else self._begun("✓ ", "green")
         self._live.print(one_row(head, Text(title), Text(outcome, "red" if failed else "dim")))
-        if self._detail is Detail.VERBOSE:
+        if self.detail is Detail.VERBOSE:
             self._print_output(line["content"].splitlines())
 
     def _print_output(self, output: Sequence[str]) -> None:
-        indent = Text.assemble((self._now.row.prefix, "cyan"), "    ")
+        indent = self._begun("    ")
         shown = list(output)
         if (more := len(output) - MOST_OUTPUT) > 1:  # a tool's errors mostly are at the end
             shown[-LAST_OUTPUT - more : -LAST_OUTPUT] = [f"… {more} more lines"]
@@ -288,12 +277,11 @@ class Screen:
     def _on_file_changed(self, line: Line) -> None:
         begun = self._now.calls.get(line["call"], {}) if "call" in line else {}
         title = step_title(begun["name"], begun["arguments"]) if begun else ""
-        indent = Text.assemble((self._now.row.prefix, "cyan"), "  ")
-        self._live.print(self._change(line, begun.get("tree"), indent, title))
+        self._live.print(self._change(line, begun.get("tree"), self._begun("  "), title))
 
     def _change(self, line: Line, before: str | None, indent: Text, title: str) -> Block:
         """Return the lines for a change. They are read from the session's trees when they are written."""
-        folder = None if self._state is None else self._state / "sessions" / line["session"] / TREES
+        folder = None if self.state is None else self.state / "sessions" / line["session"] / TREES
         names = printable_line(", ".join(f"{status} {path}" for status, path in line["changes"]), 300)
 
         def lines(width: int | None) -> Sequence[Text]:
@@ -306,9 +294,8 @@ class Screen:
         return lines
 
     def _on_turn_finished(self, line: Line) -> None:
-        if self._detail is Detail.VERBOSE and (
-            used := "" if self._now.row.facts.is_embedded else closing.used(line)
-        ):
+        used = "" if self._now.row.facts.is_embedded else closing.used(line)
+        if self.detail is Detail.VERBOSE and used:
             self._print(f"turn {line['turn']}", used, "dim")
 
     def _on_network_request(self, line: Line) -> None:
@@ -347,20 +334,20 @@ class Screen:
 
     def _on_session_finished(self, line: Line) -> None:
         shown = self._now
-        if self._detail > Detail.QUIET:
+        if self.detail > Detail.QUIET:
             self._print_context()
         is_best = shown.chosen is None or shown.chosen == shown.row.number
         end = closing.End(
             line,
             shown.row.facts,
-            name="last" if shown.row.of == 1 and not self._by_id else line["session"],
+            name="last" if shown.row.of == 1 and not self.by_id else line["session"],
             is_told=printable_line(line["reason"], 500) in self._errors,
-            repo=self._repo,
-            shown_by=self._shown_by if line["status"] in HANDED_OVER and line["exit"] < 2 else None,
-            is_refused=self._shown_by is not None and line["status"] in HANDED_OVER and line["exit"] >= 2,
+            repo=self.repo,
+            shown_by=self.shown_by if line["status"] in HANDED_OVER and line["exit"] < 2 else None,
+            is_refused=self.shown_by is not None and line["status"] in HANDED_OVER and line["exit"] >= 2,
         )
-        block = end.lines(self._head, whole=is_best and self._detail > Detail.QUIET, has_next=is_best)
-        if self._hold_end:
+        block = end.lines(self._head, whole=is_best and self.detail > Detail.QUIET, has_next=is_best)
+        if self.hold_end:
             self._held.append(block)
         else:
             self._live.print(block)

@@ -44,8 +44,6 @@ def beside(head: Text, body: Text, *, whole_words: bool = False) -> Block:
     """Return a text whose lines all begin to the right of `head`. On a terminal, words wrap.
 
     Args:
-        head: The head.
-        body: The text.
         whole_words: Whether a word that is too long for a line overflows it, as an address must. Otherwise it is broken.
     """
 

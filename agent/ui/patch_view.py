@@ -35,8 +35,6 @@ def change(patch: str, indent: Text, *, title: str) -> Block:
     """Return the most telling lines of a change.
 
     Args:
-        patch: The change, in git's format.
-        indent: What begins each line.
         title: The title of the step that made the change. A file that it names is not named again.
     """
     files = parse_patch(patch)

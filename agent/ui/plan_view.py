@@ -12,11 +12,12 @@ from m3agent.agent.report import text
 from m3agent.agent.ui.layout import Block, beside, in_order
 from m3agent.serving.plan.memory_model import GIB, gib
 from m3agent.serving.plan.recipe import LICENCE
+from m3agent.util.counted import counted
 from m3agent.util.sanitize import printable_line
-from m3agent.util.table import columns
+from m3agent.util.table import fitting
 
 if TYPE_CHECKING:
-    from m3agent.serving.plan.planner import Memory, Plan
+    from m3agent.serving.plan.planner import Cost, Memory, Plan
 
 IN_PIPES = 80
 """Width in cells of what is drawn for a pipe or a file."""
@@ -33,11 +34,7 @@ _PARTS = (
 
 
 def overview(plans: Sequence[Plan]) -> Block:
-    """Return the table of plans and the bars of their memory.
-
-    Args:
-        plans: The plans, best first; at least one.
-    """
+    """Return the table of plans and the bars of their memory."""
     return in_order(_table(plans), paragraph(Text()), memory_bars(plans))
 
 
@@ -59,46 +56,57 @@ def labelled(name: str, said: str) -> Block:
 
 def facts(plan: Plan) -> list[tuple[str, str]]:
     """Return the description of a plan: pairs of a label and a sentence."""
-    memory, cost = plan.memory, plan.cost
+    memory = plan.memory
     settings = (
         f"--max-model-len {plan.context} --max-num-batched-tokens {plan.batch.tokens} "
         f"--max-num-seqs {plan.max_num_seqs}{' --language-model-only' if plan.text_only else ''}"
     )
-    spot = "" if cost.spot_dollars_per_hour is None else f", {text.price(cost.spot_dollars_per_hour)} spot"
+    draft = ""
+    if plan.draft is not None:
+        model = printable_line(plan.draft.model)
+        draft = f"{model}, {plan.batch.drafted} tokens at a time, attention {plan.draft_backend}"
+    ranks = f" on each of {plan.dp} data-parallel ranks" if plan.dp > 1 else ""
     known = {
         "checkpoint": plan.checkpoint or f"yours, in {plan.precision.upper()}",
         "licence": LICENCE,
         "engine": f"{plan.engine} {plan.versions}",
         "layout": f"{layout(plan)} on {plan.gpus} (recipe {plan.recipe})",
         "settings": settings if plan.engine == "vllm" else "",
-        "draft": ""
-        if plan.draft is None
-        else f"{printable_line(plan.draft.model)}, {plan.batch.drafted} tokens at a time, attention {plan.draft_backend}",
+        "draft": draft,
         "overrides": json.dumps(plan.hf_overrides) if plan.hf_overrides else "",
         "environment": " ".join(f"{name}={value}" for name, value in plan.env.items()),
         "memory": f"of {gib(memory.total)} a GPU: {gib(memory.weights)} weights, {gib(memory.kv)} KV cache, "
         f"{gib(memory.other)} activations and buffers, {gib(memory.free)} free",
-        "KV cache": f"{plan.kv_tokens:,} tokens{f' on each of {plan.dp} data-parallel ranks' if plan.dp > 1 else ''}: {plan.sequences} whole "
-        f"sequence{'' if plan.sequences == 1 else 's'} at a time",
+        "KV cache": f"{plan.kv_tokens:,} tokens{ranks}: {counted(plan.sequences, 'whole sequence')} at a time",
         "speed": speed(plan),
-        "cost": "unknown: give the price of a GPU-hour with --gpu-price"
-        if cost.dollars_per_hour is None
-        else f"{text.price(cost.dollars_per_hour)} an hour ({cost.price_source}{spot})"
-        + (
-            ""
-            if cost.dollars_per_million is None
-            else f"; {text.price(cost.dollars_per_million)} for a million output tokens"
-        ),
-        "break-even": ""
-        if cost.breakeven_tokens_per_second is None
-        else f"{text.speed(cost.breakeven_tokens_per_second)} output tokens/s against the hosted API's "
-        f"{text.price(cost.hosted_dollars_per_million)} a million, not counting its price for prompts",
+        **_costs(plan.cost),
     }
-    found = [(name, said) for name, said in known.items() if said]
+    found = [(name, text) for name, text in known.items() if text]
     found += [("why", reason) for reason in plan.reasons]
     found += [("warning", warning) for warning in plan.warnings]
     found += [("advice", printable_line(advice, 400)) for advice in plan.advice]
     return found
+
+
+def _costs(cost: Cost) -> dict[str, str]:
+    """Return the cost, and the speed from which a server of one's own is cheaper; empty texts if unknown."""
+    if cost.dollars_per_hour is None:
+        price = "unknown: give the price of a GPU-hour with --gpu-price"
+    else:
+        spot = (
+            "" if cost.spot_dollars_per_hour is None else f", {text.price(cost.spot_dollars_per_hour)} spot"
+        )
+        price = f"{text.price(cost.dollars_per_hour)} an hour ({cost.price_source}{spot})"
+        if cost.dollars_per_million is not None:
+            price += f"; {text.price(cost.dollars_per_million)} for a million output tokens"
+    least = cost.breakeven_tokens_per_second
+    against = f"against the hosted API's {text.price(cost.hosted_dollars_per_million)} a million"
+    even = (
+        ""
+        if least is None
+        else f"{text.speed(least)} output tokens/s {against}, not counting its price for prompts"
+    )
+    return {"cost": price, "break-even": even}
 
 
 def speed(plan: Plan) -> str:
@@ -134,7 +142,6 @@ def bar(parts: Sequence[tuple[str, int, str]], width: int) -> Text:
 
     Args:
         parts: Symbol, size and style of each part. A part that is not empty has at least one cell.
-        width: Cells; at least as many as there are parts.
     """
     whole = sum(size for _, size, _ in parts) or 1
     cells = [max(bool(size), size * width // whole) for _, size, _ in parts]
@@ -156,21 +163,12 @@ def _style(label: str) -> str:
 def _table(plans: Sequence[Plan]) -> Block:
     rows = [_row(number, plan) for number, plan in enumerate(plans, start=1)]
 
-    def text_of(names: Sequence[str]) -> list[str]:
-        return columns(
-            [[row[COLUMNS.index(name)] for name in names] for row in (COLUMNS, *rows)]
-        ).splitlines()
-
     def lines(width: int | None) -> list[Text]:
-        shown = list(COLUMNS)
-        for dropped in _DROPPED:
-            if width is None or max(map(len, text_of(shown))) <= width:
-                break
-            shown.remove(dropped)
-        head, *body = text_of(shown)
-        explained = "KV CACHE" in shown and any(kv_types(plan) == FP8_INDEX for plan in plans)
+        table, left_out = fitting((COLUMNS, *rows), width or 0, _DROPPED)
+        head, *body = table.splitlines()
+        explained = "KV CACHE" not in left_out and any(kv_types(plan) == FP8_INDEX for plan in plans)
         notes = [*paragraph(Text(_FP8_INDEX_NOTE))(width)] if explained else []
-        if left_out := [name for name in COLUMNS if name not in shown]:
+        if left_out:
             notes += paragraph(Text(f"too narrow for {', '.join(left_out)}: --json has them", "dim"))(width)
         return [Text(head, "bold"), *map(Text, body), *notes]
 

@@ -35,6 +35,14 @@ STARTING = "starting the sandbox, reading the repository"
 WAITING = "waiting for the model"
 SEARCHING = "searching for a repair"
 PREPARING = "preparing the next request"
+THEN = {
+    "session.started": STARTING,
+    "session.resumed": STARTING,
+    "call.finished": PREPARING,
+    "verify": "finishing",
+    "feedback": PREPARING,
+}
+"""What a session does after a line of its log."""
 
 
 @dataclass
@@ -73,15 +81,15 @@ class StatusRow:
     def see(self, line: Line) -> None:
         """Take a line of the session's log."""
         self.facts.see(line)
+        if line["type"] in THEN:
+            self._do(THEN[line["type"]])
         match line["type"]:
             case "session.started":
                 attempt = line.get("attempt") or {"number": 1, "of": 1}
                 self.number, self.of = attempt["number"], attempt["of"]
                 self._limits = line["settings"]
-                self._do(STARTING)
             case "session.resumed":
                 self._limits = {}  # the limits may have changed
-                self._do(STARTING)
             case "turn.started":
                 self._turn, self._streamed, self._tail = line["turn"], 0, ""
                 self._do(self._waiting)
@@ -95,16 +103,10 @@ class StatusRow:
                 self._do("running its tool calls" if self._calls else "checking the result")
             case "call.started":
                 self._do(step_title(line["name"], line["arguments"]))
-            case "call.finished":
-                self._do(PREPARING)
             case "gate":
                 self._do(PREPARING if line["missing"] else self._verifying)
             case "stall" if line["action"] == "stopped":
                 self._do(self._verifying)
-            case "verify":
-                self._do("finishing")
-            case "feedback":
-                self._do(PREPARING)
 
     @property
     def _waiting(self) -> str:
@@ -128,12 +130,7 @@ class StatusRow:
         self._heard = self.clock()
 
     def lines(self, width: int, now: float) -> list[Text]:
-        """Render two rows: the activity with the end of the stream, and the usage, once it is known.
-
-        Args:
-            width: Cells of a row.
-            now: Time on the monotonic clock, in seconds.
-        """
+        """Render two rows: the activity with the end of the stream, and the usage, once it is known."""
         first = self._head(now).append(self._what(now))
         first.truncate(width, overflow="ellipsis")
         room = width - first.cell_len - 2
@@ -199,14 +196,7 @@ class StatusRow:
 
 
 def area(rows: Sequence[StatusRow], width: int, height: int, now: float) -> list[Text]:
-    """Render the rows of all running sessions. They leave room for lines above them.
-
-    Args:
-        rows: The sessions.
-        width: Width of the terminal in cells; no row is wider.
-        height: Height of the terminal in cells.
-        now: Time on the monotonic clock, in seconds.
-    """
+    """Render the rows of all running sessions. They leave room for lines above them."""
     width = max(1, width - 1)  # some terminals wrap when the last column is written
     room = max(1, height - 2)
     if len(rows) <= MOST and 2 * len(rows) <= room:

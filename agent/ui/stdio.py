@@ -69,7 +69,7 @@ class Output:
             if fd not in self._open:
                 continue  # the parent process closed it; the descriptor may be another file now
             try:
-                await in_background(lambda fd=fd, data=data: _write(fd, data))  # type: ignore[misc]
+                await in_background(lambda fd=fd, data=data: write_all(fd, data))  # type: ignore[misc]
             except BrokenPipeError:
                 raise
             except OSError as error:
@@ -87,7 +87,8 @@ def _read(fd: int) -> bytes:
             return b""  # treat as the end: the terminal hung up, or stdin is a folder
 
 
-def _write(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write all of the data, also if another program made the terminal non-blocking. Raises OSError."""
     rest = memoryview(data)
     while rest:
         try:

@@ -27,8 +27,8 @@ from m3agent.evals.run.traffic import THOUGHT, Exchange, Traffic, TrafficCounter
 from m3agent.serving.client.http import certificates_for, is_local
 from m3agent.serving.client.messages import AssistantMessage, Turn, Usage
 from m3agent.serving.client.prices import Prices
-from m3agent.serving.client.sse import EventReader
-from m3agent.serving.client.stream.usage import read_usage
+from m3agent.serving.client.stream.chunk import read_usage
+from m3agent.serving.client.stream.events import EventReader
 from m3agent.serving.embedded.http_app import served
 
 if TYPE_CHECKING:

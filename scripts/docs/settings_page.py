@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_origin
 
-from m3agent.agent.settings.settings import SETTINGS, DeclaredSetting
+from m3agent.agent.settings.settings import SETTINGS, Setting
 from scripts.docs.commands_page import escaped
 
 ROOT = Path(__file__).parents[2]
@@ -24,12 +24,12 @@ HEAD = """\
 REPOSITORY = {"no": "no", "ignored": "no; it is ignored", "unset": "if yours does not", "lower": "only lower"}
 
 
-def table(settings: Mapping[str, DeclaredSetting] = SETTINGS) -> str:
+def table(settings: Mapping[str, Setting] = SETTINGS) -> str:
     """Return the table of the settings, as Markdown."""
     return HEAD + "".join(f"| {' | '.join(_cells(setting))} |\n" for setting in settings.values())
 
 
-def _cells(setting: DeclaredSetting) -> list[str]:
+def _cells(setting: Setting) -> list[str]:
     flag = "" if setting.flag else " (no flag)"
     default = setting.if_unset if setting.default is None else f"`{_plain(setting.default)}`"
     choices = (
@@ -39,7 +39,7 @@ def _cells(setting: DeclaredSetting) -> list[str]:
     return [f"`{setting.name}`{flag}", default, what, REPOSITORY[setting.repository]]
 
 
-def arguments(settings: Mapping[str, DeclaredSetting] = SETTINGS) -> str:
+def arguments(settings: Mapping[str, Setting] = SETTINGS) -> str:
     """Return the fields of the typed dictionary of the settings, as Python."""
     return "".join(f"    {setting.name}: {_type_name(setting.type)}\n" for setting in settings.values())
 

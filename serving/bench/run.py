@@ -18,14 +18,19 @@ from m3agent.serving.bench.result import KINDS, BenchRequest, BenchResult, Bench
 from m3agent.serving.check.draft_check import accepted_length
 from m3agent.serving.check.engine_state import EngineState, engine_state
 from m3agent.serving.client.endpoint import Endpoint, Flavour, get
-from m3agent.serving.client.http import open_client, post_chat, translate
+from m3agent.serving.client.http import open_client, post_chat
 from m3agent.serving.client.messages import Usage
 from m3agent.serving.client.parameters import Sampling, request_parameters
 from m3agent.serving.client.request_body import RequestBody
-from m3agent.serving.client.sse import EventReader
-from m3agent.serving.client.stream.chunk import call_pieces, content_of, first_choice, reasoning_pieces
-from m3agent.serving.client.stream.error_bodies import raise_if_error, whole_answer
-from m3agent.serving.client.stream.usage import read_usage
+from m3agent.serving.client.server_errors import raise_if_error, translate, whole_answer
+from m3agent.serving.client.stream.chunk import (
+    call_pieces,
+    content_of,
+    first_choice,
+    read_usage,
+    reasoning_pieces,
+)
+from m3agent.serving.client.stream.events import EventReader
 from m3agent.serving.client.tokenize import count_tokens
 from m3agent.serving.errors import (
     DeadlineExceeded,

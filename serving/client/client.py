@@ -6,24 +6,20 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
-from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.endpoint import Endpoint
-from m3agent.serving.client.http import open_client, post_chat, translate
-from m3agent.serving.client.idle_timeout import Watch
+from m3agent.serving.client.http import open_client, post_chat
 from m3agent.serving.client.messages import Delta, ReasoningField, Turn
-from m3agent.serving.client.parameters import Sampling, request_parameters
-from m3agent.serving.client.refused import refused_parameter, without
+from m3agent.serving.client.parameters import Affinity, Sampling, request_parameters
 from m3agent.serving.client.request_body import RequestBody
-from m3agent.serving.client.retry import answer_policy
-from m3agent.serving.client.sse import EventReader
+from m3agent.serving.client.retry import StreamChoice, answer_policy, refused_parameter, without
+from m3agent.serving.client.server_errors import raise_if_error, translate, whole_answer
 from m3agent.serving.client.stream.accumulator import BROKEN_REASONS, Accumulator
-from m3agent.serving.client.stream.error_bodies import raise_if_error, whole_answer
-from m3agent.serving.client.stream_choice import StreamChoice
+from m3agent.serving.client.stream.events import EventReader, Watch
 from m3agent.serving.errors import (
     BUSY,
     DeadlineExceeded,
@@ -64,55 +60,37 @@ class RetryNote:
     """Why the attempt failed, and what the next one does differently."""
 
 
+@dataclass(eq=False, repr=False)
 class Client:
-    """A connection to one endpoint for one conversation; use it as an async context manager.
+    """A connection to one endpoint for one conversation; use it as an async context manager."""
 
-    Args:
-        endpoint: The model server.
-        api_key: Key to send, or None.
-        on_retry: Callback that receives a note before each retry.
-        idle_timeout: Seconds that a stream may be silent. M3 may think for minutes, and a server may hold
-            back the arguments of a whole call for minutes. An answer that is requested without streaming may
-            take until the deadline.
-        attempts: How often a failed request is sent in all. This limit does not apply to a server that
-            answered earlier and is now gone, or limits requests (unless it is 1); then only `retry_seconds` counts.
-        retry_seconds: Seconds after the first failure, after which no new attempt begins.
-        backoff: Seconds of the first wait.
-        recorded: Whether a program records the conversation to train a model with it. Then each request for the same
-            answer has the same `Idempotency-Key`, by which a server recognises a request that is sent again, and the
-            answer's tokens are requested.
-        affinity: The session of the requests; None for requests that belong together in no way.
-    """
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        api_key: str | None,
-        on_retry: Callable[[RetryNote], None] | None = None,
-        idle_timeout: float = 600,
-        attempts: int = 6,
-        retry_seconds: float = 300,
-        backoff: float = 1,
-        recorded: bool = False,
-        affinity: Affinity | None = None,
-    ) -> None:
-        self.endpoint = endpoint
-        self._api_key = api_key
-        self._on_retry = on_retry
-        self._idle_timeout = idle_timeout
-        self._usage_patience = min(idle_timeout, _USAGE_SECONDS)
-        self._attempts = attempts
-        self._retry_seconds = retry_seconds
-        self._backoff = backoff
-        self._recorded = recorded
-        self._affinity = affinity
-        self._key: str | None = None
-        self._body = RequestBody()
-        self._choice = StreamChoice()
-        self._openai: openai.AsyncOpenAI | None = None
-        self._answered = False
-        self._heard_under: ReasoningField | None = None
+    endpoint: Endpoint
+    _: KW_ONLY
+    api_key: str | None
+    on_retry: Callable[[RetryNote], None] | None = None
+    """Receives a note before each retry."""
+    idle_timeout: float = 600
+    """Seconds that a stream may be silent. M3 may think for minutes, and a server may hold back the arguments of a whole
+    call for minutes. An answer that is requested without streaming may take until the deadline."""
+    attempts: int = 6
+    """How often a failed request is sent in all. This limit does not apply to a server that answered earlier and is now
+    gone, or limits requests (unless it is 1); then only `retry_seconds` counts."""
+    retry_seconds: float = 300
+    """Seconds after the first failure, after which no new attempt begins."""
+    backoff: float = 1
+    """Seconds of the first wait."""
+    recorded: bool = False
+    """Whether a program records the conversation to train a model with it. Then each request for the same answer has the
+    same `Idempotency-Key`, by which a server recognises a request that is sent again, and the answer's tokens are
+    requested."""
+    affinity: Affinity | None = None
+    """The session of the requests; None for requests that belong together in no way."""
+    _key: str | None = field(init=False, default=None)
+    _body: RequestBody = field(init=False, default_factory=RequestBody)
+    _choice: StreamChoice = field(init=False, default_factory=StreamChoice)
+    _openai: "openai.AsyncOpenAI | None" = field(init=False, default=None)
+    _answered: bool = field(init=False, default=False)
+    _heard_under: ReasoningField | None = field(init=False, default=None)
 
     @property
     def reasoning_field(self) -> ReasoningField:
@@ -156,13 +134,8 @@ class Client:
         After a Turn was yielded nothing is retried, so a call that was executed is never requested twice.
 
         Args:
-            messages: The conversation in OpenAI's format.
-            tools: The tools in OpenAI's format.
             tool_choice: OpenAI's parameter. With "none", calls that the model makes in spite of it are
                 dropped.
-            max_tokens: Most tokens of the answer; None for the server's own limit.
-            thinking: M3's thinking mode.
-            sampling: How tokens are drawn.
             deadline: Latest end of the answer, as a time of `time.monotonic()`.
 
         Raises:
@@ -176,18 +149,18 @@ class Client:
             max_tokens=max_tokens,
             thinking=thinking,
             sampling=sampling,
-            tokens=self._recorded,
-            affinity=self._affinity,
+            tokens=self.recorded,
+            affinity=self.affinity,
         )
-        self._key = uuid.uuid4().hex if self._recorded else None
+        self._key = uuid.uuid4().hex if self.recorded else None
         turn = sum(message.get("role") == "assistant" for message in messages) + 1
         accumulate = partial(
-            Accumulator, tools, turn, calls_allowed=tool_choice != "none", tokens=self._recorded
+            Accumulator, tools, turn, calls_allowed=tool_choice != "none", tokens=self.recorded
         )
         retrying = answer_policy(
-            attempts=self._attempts,
-            backoff=self._backoff,
-            retry_seconds=self._retry_seconds,
+            attempts=self.attempts,
+            backoff=self.backoff,
+            retry_seconds=self.retry_seconds,
             deadline=deadline,
             may_be_back=self._may_be_back,
             on_retry=self._note_retry,
@@ -212,12 +185,7 @@ class Client:
                                 yield item
                     except ModelServerError as error:
                         self._leave_out(error, sent)
-                        if not streams:
-                            if self._choice.whole_failed(error) and broken is not None:
-                                raise broken from error
-                        elif error.retriable and (spoke or isinstance(error, StreamCut | NoAnswer)):
-                            self._choice.stream_broke()
-                            broken = error
+                        broken = self._broken(error, broken, streams=streams, spoke=spoke)
                         raise
                     self._choice.succeeded()
                     return
@@ -237,10 +205,26 @@ class Client:
             self.endpoint.refused.add(name)
             raise ParameterRefused(error, name) from error
 
+    def _broken(
+        self, error: ModelServerError, earlier: ModelServerError | None, *, streams: bool, spoke: bool
+    ) -> ModelServerError | None:
+        """Note what a failed attempt says about streams, and return why the last one broke.
+
+        Raises:
+            ModelServerError: A stream broke earlier, and the server cannot answer whole either.
+        """
+        if not streams:
+            if self._choice.whole_failed(error) and earlier is not None:
+                raise earlier from error
+        elif error.retriable and (spoke or isinstance(error, StreamCut | NoAnswer)):
+            self._choice.stream_broke()
+            return error
+        return earlier
+
     def _note_retry(self, attempt: int, wait_seconds: float, error: ModelServerError) -> None:
-        if self._on_retry is not None:
+        if self.on_retry is not None:
             reason = f"{error} {self._choice.explanation}".rstrip()
-            self._on_retry(RetryNote(attempt, wait_seconds, reason))
+            self.on_retry(RetryNote(attempt, wait_seconds, reason))
 
     def _is_death(self, error: Exception) -> bool:
         """Return whether the server vanished after it had answered, or reports that its engine is dead."""
@@ -256,7 +240,7 @@ class Client:
         if isinstance(error, ParameterRefused):
             return True
         if isinstance(error, EndpointRefused) and error.status in BUSY:
-            return self._attempts > 1
+            return self.attempts > 1
         loading = isinstance(error, NoAnswer) or (isinstance(error, EndpointRefused) and error.status == 503)
         return (loading and self._answered) or self._is_death(error)
 
@@ -273,7 +257,7 @@ class Client:
         started = time.monotonic()
         first_token: float | None = None
         # A whole answer brings no sign of life before its end, so only the deadline limits it.
-        silence = self._idle_timeout if streams or deadline is None else math.inf
+        silence = self.idle_timeout if streams or deadline is None else math.inf
         async with aclosing(self.chunks(body, answer, deadline, silence)) as chunks:
             async for chunk in chunks:
                 # The server sends the first event with the first token, even if a whole call follows minutes
@@ -312,8 +296,6 @@ class Client:
         only the usage is missing.
 
         Args:
-            body: The encoded request.
-            answer: Accumulator of this answer.
             deadline: Latest end of the answer, as a time of `time.monotonic()`; None for no limit.
             silence: Seconds without data after which an answer that does not stream is given up; None for the
                 idle timeout.
@@ -327,17 +309,17 @@ class Client:
         from m3agent.serving.client.bounds import TooLarge
 
         host = self.endpoint.host
-        silence = self._idle_timeout if silence is None else silence
+        silence = self.idle_timeout if silence is None else silence
         with closing(Watch(deadline)) as watch:
             try:
                 response = await self._within(watch, self._post(body), silence)
             except openai.APIError as error:
-                raise translate(error, host, self._api_key) from error
+                raise translate(error, host, self.api_key) from error
             try:
                 kind = response.headers.get("content-type", "")
                 if "event-stream" not in kind:
                     whole = await self._within(watch, response.aread(), silence)
-                    chunk = whole_answer(whole, kind, host, self._api_key)
+                    chunk = whole_answer(whole, kind, host, self.api_key)
                     self._answered = True
                     yield chunk
                     return
@@ -346,7 +328,7 @@ class Client:
                     async for event in events:
                         chunk = json.loads(event.decode())
                         if isinstance(chunk, dict):
-                            raise_if_error(chunk, host, self._api_key)
+                            raise_if_error(chunk, host, self.api_key)
                             yield chunk
             except (httpx2.HTTPError, StreamCut, EndpointRefused, ValueError, RecursionError) as error:
                 if answer.finish_reason is not None:
@@ -373,7 +355,11 @@ class Client:
         async with aclosing(response.aiter_bytes()) as pieces:
             heard = time.monotonic()
             while True:
-                patience = self._idle_timeout if answer.finish_reason is None else self._usage_patience
+                patience = (
+                    self.idle_timeout
+                    if answer.finish_reason is None
+                    else min(self.idle_timeout, _USAGE_SECONDS)
+                )
                 try:  # not `_within`, whose further coroutine would cost time for each token
                     piece = await watch.wait(anext(pieces, None), patience - (time.monotonic() - heard))
                 except TimeoutError:
@@ -399,11 +385,11 @@ class Client:
         if self._openai is None:
             # No read timeout here: `_events` measures silence between events, and bytes that complete no
             # event do not count.
-            self._openai = open_client(self.endpoint.url, self._api_key, connect=_CONNECT_SECONDS, read=None)
-        headers = {} if self._affinity is None else self._affinity.headers(self.endpoint)
+            self._openai = open_client(self.endpoint.url, self.api_key, connect=_CONNECT_SECONDS, read=None)
+        headers = {} if self.affinity is None else self.affinity.headers(self.endpoint)
         if self._key is not None:
             headers["Idempotency-Key"] = self._key
-        return await post_chat(self._openai, body, self._api_key, headers)
+        return await post_chat(self._openai, body, self.api_key, headers)
 
     async def _within(self, watch: Watch, step: Awaitable[_T], patience: float) -> _T:
         """Await one step for at most `patience` seconds.

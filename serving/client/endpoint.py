@@ -1,15 +1,17 @@
 """Probe a model server: find out which engine and model it is, once, before any other request."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from m3agent.serving.client.http import host_of, is_local, open_client, request_headers, translate
+from m3agent.serving.client.http import host_of, is_local, open_client, request_headers
 from m3agent.serving.client.messages import ReasoningField
 from m3agent.serving.client.models import ModelRow, known_model
 from m3agent.serving.client.prices import Prices, listed_prices
+from m3agent.serving.client.server_errors import translate
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError, WrongModel
 
 if TYPE_CHECKING:
@@ -126,24 +128,15 @@ class Endpoint:
         return _KINDS[self.flavour].session_headers
 
 
-async def probe(
-    url: str,
-    *,
-    api_key: str | None,
-    model: str | None,
-    timeout: float = 10,
-) -> Endpoint:
+async def probe(url: str, *, api_key: str | None, model: str | None, timeout: float = 10) -> Endpoint:
     """Ask a server for its models, engine and version.
 
     Proxies that record what a model is asked often answer requests for chat only. So if `model` is named, a server
     without a list of models is no error; then nothing else about it is known.
 
     Args:
-        url: The server's address, with or without `/v1`.
-        api_key: The key to send, or None.
         model: The model to use. If None, the server must have exactly one model, or exactly one with a name
             like MiniMax M3.
-        timeout: In seconds, for each response.
 
     Raises:
         EndpointUnreachable: The server does not answer, or `url` is not an HTTP address.
@@ -163,14 +156,9 @@ async def probe(
                 continue
             chosen = _choose(listed, model, base)
             flavour = _flavour(base, chosen)
-            return Endpoint(
-                url=base,
-                model=str(chosen["id"]),
-                flavour=flavour,
+            return replace(
+                _endpoint(base, flavour, chosen),
                 version=await _version(client, base, flavour, api_key),
-                max_model_len=_length(chosen) or _sold_length(flavour, str(chosen["id"])),
-                reasoning_field=_reasoning_field(flavour, str(chosen["id"])),
-                local=is_local(base),
                 images=flavour != "embedded" and _takes_images(chosen, flavour),
                 prices=listed_prices(chosen),
             )
@@ -184,26 +172,22 @@ def unasked(url: str, model: str) -> Endpoint:
 
     Args:
         url: The base address. If it has no path, `/v1` is added; other paths are kept as they are.
-        model: The model's name.
 
     Raises:
         EndpointUnreachable: `url` is not an HTTP address.
     """
     given = _clean(url)
     base = given if urlsplit(given).path else f"{given}/v1"
-    flavour = _flavour(base, {})
-    length, field_name = _sold_length(flavour, model), _reasoning_field(flavour, model)
-    return Endpoint(base, model, flavour, None, length, field_name, is_local(base))
+    return _endpoint(base, _flavour(base, {}), {"id": model})
 
 
-def _sold_length(flavour: Flavour, model: str) -> int | None:
+def _endpoint(base: str, flavour: Flavour, entry: Mapping[str, Any]) -> Endpoint:
+    """Return a server with what follows from its kind and from the model's entry in its list."""
+    model = str(entry["id"])
     known = known_model(model) if flavour == "minimax" else None
-    return None if known is None else known.window
-
-
-def _reasoning_field(flavour: Flavour, model: str) -> ReasoningField:
-    known = known_model(model) if flavour == "minimax" else None
-    return _KINDS[flavour].reasoning_field if known is None else known.reasoning_field
+    length = _length(entry) or (None if known is None else known.window)
+    reasoning_field = _KINDS[flavour].reasoning_field if known is None else known.reasoning_field
+    return Endpoint(base, model, flavour, None, length, reasoning_field, is_local(base))
 
 
 def _clean(url: str) -> str:
@@ -217,29 +201,20 @@ def _clean(url: str) -> str:
 
 
 async def get(client: "openai.AsyncOpenAI", url: str, api_key: str | None) -> str:
-    """Return the text at a URL.
-
-    Raises:
-        ModelServerError: Made by `translate` from an error of the SDK.
-    """
-    import openai
-
-    try:
-        return await client.get(url, cast_to=str, options={"headers": request_headers(api_key)})
-    except openai.APIError as error:
-        raise translate(error, host_of(url), api_key) from error
+    """Return the text at a URL. Raises ModelServerError."""
+    return await _text(partial(client.get, url), url, api_key)
 
 
 async def post(client: "openai.AsyncOpenAI", url: str, body: Mapping[str, Any], api_key: str | None) -> str:
-    """Send a JSON body to a URL and return the text of the response.
+    """Send a JSON body to a URL and return the text of the response. Raises ModelServerError."""
+    return await _text(partial(client.post, url, body=body), url, api_key)
 
-    Raises:
-        ModelServerError: Made by `translate` from an error of the SDK.
-    """
+
+async def _text(send: Callable[..., Awaitable[Any]], url: str, api_key: str | None) -> str:
     import openai
 
     try:
-        return await client.post(url, cast_to=str, body=body, options={"headers": request_headers(api_key)})
+        return str(await send(cast_to=str, options={"headers": request_headers(api_key)}))
     except openai.APIError as error:
         raise translate(error, host_of(url), api_key) from error
 
@@ -316,16 +291,13 @@ def _takes_images(entry: Mapping[str, Any], flavour: Flavour) -> bool:
     """
     architecture = entry.get("architecture")
     inner = architecture if isinstance(architecture, Mapping) else {}
-    said = [place.get(key) for place in (entry, inner) for key in ("input_modalities", "modalities")]
-    said.append(entry.get("capabilities"))
-    stated = [words for words in said if isinstance(words, (list, Mapping))]
+    places = [place.get(key) for place in (entry, inner) for key in ("input_modalities", "modalities")]
+    stated = [words for words in (*places, entry.get("capabilities")) if isinstance(words, list | Mapping)]
     for words in stated:
         if isinstance(words, Mapping):
-            inputs = words.get("input")
-            words = (
-                inputs if isinstance(inputs, list) else [word for word, true in words.items() if true is True]
-            )
-        if any(str(word).lower() in ("image", "images", "vision") for word in words):
+            listed = words.get("input")
+            words = listed if isinstance(listed, list) else [word for word in words if words[word] is True]
+        if {"image", "images", "vision"} & {str(word).lower() for word in words}:
             return True
     return not stated and flavour == "minimax" and "minimax-m3" in str(entry["id"]).lower()
 

@@ -1,19 +1,15 @@
-"""HTTP functions for the probe and the client: open connections, and translate errors."""
+"""HTTP functions for the probe and the client: addresses, connections, and a quick import of the OpenAI SDK."""
 
-import email.utils
+import importlib.util
 import ipaddress
 import os
-import re
-import socket
-import time
+import sys
+import threading
 from collections.abc import Mapping
-from types import MappingProxyType
+from importlib.machinery import PathFinder
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-from m3agent.serving.client.overflow import overflow
-from m3agent.serving.client.sdk import defer_unused_types
-from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError, StreamCut
 
 if TYPE_CHECKING:
     import ssl
@@ -23,6 +19,10 @@ if TYPE_CHECKING:
 
 # Headers that every request needs, so they must not be omitted.
 _OURS = frozenset({"accept", "authorization", "content-type", "user-agent"})
+_UNUSED = ("openai.types", "openai.types.responses")
+"""Packages of types, parents first. The SDK's client needs a few of their modules and nothing of the packages themselves."""
+
+_lock = threading.RLock()
 
 
 def host_of(url: str) -> str:
@@ -65,12 +65,6 @@ def open_client(url: str, api_key: str | None, *, connect: float, read: float | 
     Without a key, none is sent: the key in OPENAI_API_KEY is for OpenAI only. Redirections are not followed
     because the repository's content may go only to the host that the user named. Requests to this machine
     bypass any proxy. The size of responses is limited.
-
-    Args:
-        url: Base address of the API.
-        api_key: Key to send, or None.
-        connect: Connect timeout in seconds.
-        read: Read timeout in seconds; None for no limit.
     """
     import httpx2
 
@@ -115,12 +109,6 @@ async def post_chat(
 ) -> "httpx2.Response":
     """Send an encoded chat completion request; return once the response headers have arrived.
 
-    Args:
-        client: The connections.
-        body: The encoded request.
-        api_key: The key to send, or None.
-        more: Further headers.
-
     Raises:
         openai.APIError: The SDK's errors, not translated.
     """
@@ -142,143 +130,48 @@ async def post_chat(
         raise openai.APIConnectionError(request=request) from httpx2.ReadError(str(error))
 
 
-def translate(error: "openai.APIError", host: str, api_key: str | None) -> ModelServerError:
-    """Convert an error of the SDK into a ModelServerError; remove the key from the server's message."""
-    import openai
-
-    if isinstance(error, openai.APITimeoutError):
-        return EndpointUnreachable(host, "it did not answer in time")
-    if isinstance(error, openai.APIConnectionError):
-        return EndpointUnreachable(host, _connection_reason(error))
-    if isinstance(error, openai.APIStatusError):
-        return response_error(error.response, host, api_key)
-    return EndpointUnreachable(host, mask_key(error.message, api_key))
-
-
-def response_error(response: "httpx2.Response", host: str, api_key: str | None) -> ModelServerError:
-    """Return the ModelServerError for an unsuccessful response, with the key removed from the server's message."""
-    status = response.status_code
-    if target := response.headers.get("location") if 300 <= status < 400 else None:
-        elsewhere = f"if you trust {host_of(target)}, use its address as the endpoint"
-        return EndpointRefused(
-            status, f"a redirection to {mask_key(target, api_key)}", host=host, advice=elsewhere
-        )
-    fields = _error_fields(response)
-    text = mask_key(_words(fields) or response.text, api_key)
-    return refusal(status, text, host, retry_after(response.headers.get("retry-after")), fields)
-
-
-def reported(error: object, host: str, api_key: str | None) -> ModelServerError:
-    """Return our error for an error that a server reports inside an answer that began well.
-
-    The code in it is an HTTP status with vLLM, SGLang and OpenRouter; MiniMax has it in `http_code`.
-    Elsewhere it is a word or missing.
-
-    Args:
-        error: The server's `error` object, or its message.
-        host: Host of the server.
-        api_key: Key to remove from the message.
-    """
-    fields = error if isinstance(error, Mapping) else {"message": error}
-    text = mask_key(_words(fields) or str(error), api_key)
-    code = str(fields.get("code") or fields.get("http_code") or "")
-    if re.fullmatch("4[0-9][0-9]", code):
-        return refusal(int(code), text, host, fields=fields)
-    return overflow(400, text, host, fields) or StreamCut(host, f"it reported {text}")
-
-
-def refusal(
-    status: int,
-    text: str,
-    host: str,
-    wait: float | None = None,
-    fields: Mapping[str, object] = MappingProxyType({}),
-) -> ModelServerError:
-    """Return the error for an HTTP status and the server's message.
-
-    Args:
-        status: The HTTP status.
-        text: The server's message. If it is about the context length, the result is ContextTooLong.
-        host: Host of the server.
-        wait: Seconds from the Retry-After header, or None.
-        fields: The server's `error` object, if it sent one.
-    """
-    if too_long := overflow(status, text, host, fields):
-        return too_long
-    if "<html" in text[:2000].lower():
-        text = "a web page"
-    parameter = str(fields.get("param") or "")
-    return EndpointRefused(status, text, host=host, retry_after=wait, parameter=parameter)
-
-
 def mask_key(text: str, api_key: str | None) -> str:
     """Return the text without a key that is known."""
     return text.replace(api_key, "[key]") if api_key else text
 
 
-def retry_after(value: str | None) -> float | None:
-    """Return the seconds in a Retry-After header, which holds seconds or a date; None if it holds neither."""
-    if value is None:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return None
+class _LazyPackage(ModuleType):
+    """A package whose `__init__.py` runs when someone asks for a name in it, and not before a module in it is imported."""
+
+    def __getattr__(self, name: str) -> object:
+        with _lock:  # another thread waits here until `__init__.py` has run
+            if type(self) is _LazyPackage and self not in _running:
+                assert self.__spec__ is not None
+                assert self.__spec__.loader is not None
+                _running.append(self)
+                try:
+                    self.__spec__.loader.exec_module(self)
+                finally:
+                    _running.remove(self)
+                object.__setattr__(self, "__class__", ModuleType)  # an ordinary module from here on
+        return ModuleType.__getattribute__(self, name)
 
 
-def _error_fields(response: "httpx2.Response") -> Mapping[str, object]:
-    """Return the `error` object in the body of a response; its words alone become `message`.
+_running: list[_LazyPackage] = []
 
-    FastAPI lists its errors in `detail`. Each may repeat a part of the request, so only message and place are taken.
+
+def defer_unused_types() -> None:
+    """Let `import openai` leave out what m3agent does not use; it is imported at its first use.
+
+    `import openai` imports 500 modules, of which 370 define the types of an API that m3agent does not use. That takes half
+    of the import's time: 0.3 s of every `fix`.
+
+    Do nothing if the SDK is imported already, or has no such packages any more.
     """
-    try:
-        body = response.json()
-    except (ValueError, RecursionError):
-        return {}
-    error = (body.get("error") or body) if isinstance(body, dict) else body
-    if not isinstance(error, dict):
-        return {"message": error}
-    detail = error.get("detail")
-    listed = [each for each in detail if isinstance(each, dict)] if isinstance(detail, list) else []
-    if not listed or error.get("message"):
-        return error
-    places = [_place(each.get("loc")) for each in listed]
-    words = [
-        f"{place}: {each.get('msg')}".removeprefix(": ") for place, each in zip(places, listed, strict=True)
-    ]
-    return {"message": "; ".join(words), "param": places[0]}
-
-
-def _place(loc: object) -> str:
-    parts = [str(part) for part in loc] if isinstance(loc, list) else []
-    return ".".join(parts[1:] if parts[:1] == ["body"] else parts)
-
-
-def _words(fields: Mapping[str, object]) -> str:
-    """Return the message of an `error` object. OpenRouter adds what the provider said."""
-    words = str(fields.get("message") or fields.get("detail") or "")
-    metadata = fields.get("metadata")
-    raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
-    return f"{words}: {raw}" if words and raw else words
-
-
-def _connection_reason(error: BaseException) -> str:
-    """Return the innermost cause, such as "Connection refused" or "Name or service not known".
-
-    An error of the operating system is preferred: what surrounds it may be an error that the caller was handling.
-    """
-    import ssl
-
-    chain = [error]
-    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(inner)
-    for cause in reversed(chain):
-        if isinstance(cause, (socket.gaierror, ssl.SSLError)):  # their numbers are not those of `errno`
-            return str(cause.strerror or cause)
-        if isinstance(cause, OSError) and cause.errno is not None:
-            return os.strerror(cause.errno)  # asyncio's own text has the address again
-    return str(chain[-1]) or type(chain[-1]).__name__
+    with _lock:
+        if "openai" in sys.modules or (sdk := importlib.util.find_spec("openai")) is None:
+            return
+        folders = sdk.submodule_search_locations
+        for name in _UNUSED:
+            spec = PathFinder.find_spec(name, folders)
+            if spec is None or spec.loader is None or spec.submodule_search_locations is None:
+                return
+            package = importlib.util.module_from_spec(spec)
+            package.__class__ = _LazyPackage
+            sys.modules[name] = package
+            folders = spec.submodule_search_locations

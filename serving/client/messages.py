@@ -59,11 +59,7 @@ class AssistantMessage:
     calls: tuple[ToolCall, ...] = ()
 
     def to_request(self, reasoning_field: str) -> dict[str, Any]:
-        """Return the message for the next request; equal messages give equal bytes.
-
-        Args:
-            reasoning_field: The one key from which the server reads reasoning (`Endpoint.reasoning_field`).
-        """
+        """Return the message for the next request; equal messages give equal bytes."""
         empty = not self.calls and not self.text.strip()  # servers refuse a message without text and calls
         message: dict[str, Any] = {"role": "assistant", "content": NO_TEXT if empty else self.text}
         if self.reasoning and reasoning_field == "reasoning_details":

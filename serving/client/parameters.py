@@ -4,11 +4,11 @@ It sends only parameters that the server and its model know. Servers may reject 
 `reasoning_effort`, M3.1-Flash takes it) or, worse, silently ignore them.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.wire import ThinkingMode
 
@@ -31,6 +31,48 @@ SERVER_DEFAULTS = Sampling(None, None, None)
 """Leave all sampling to the server. A program that trains a model sets it there."""
 
 
+RANK_HEADER = "X-data-parallel-rank"
+"""vLLM's header for the data-parallel rank (0.24 to 0.33)."""
+RANK_PARAMETER = "routed_dp_rank"
+"""SGLang's parameter for the data-parallel rank."""
+
+
+@dataclass(frozen=True)
+class Affinity:
+    """The session of a client's requests, so that a router or a server finds the session's prefix again.
+
+    A server answers a turn in seconds if it has the conversation in its cache, and in minutes if it has not. Routers read
+    the session from a header. An engine with several data-parallel ranks has one cache for each rank and chooses the
+    rank by load alone, unless the request names it.
+    """
+
+    session: str
+    """Id of the session. Attempts at one issue share it, because their prompts begin with the same text."""
+    ranks: int = 1
+    """Number of data-parallel ranks of the server; 1 also if it is not known, and then no rank is sent."""
+
+    @property
+    def key(self) -> str:
+        """What servers see: it tells sessions apart and says nothing about them."""
+        return hashlib.sha256(self.session.encode()).hexdigest()[:32]
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that has the session's prefix: always the same one; None if there is only one."""
+        return int(self.key, 16) % self.ranks if self.ranks > 1 else None
+
+    def headers(self, endpoint: Endpoint) -> dict[str, str]:
+        """Return the headers that a server of this kind, or a router in front of it, understands."""
+        named = dict.fromkeys(endpoint.session_headers, self.key)
+        if endpoint.flavour == "vllm" and self.rank is not None:
+            named[RANK_HEADER] = str(self.rank)
+        return named
+
+    def parameters(self, endpoint: Endpoint) -> dict[str, Any]:
+        """Return the parameters of the body that a server of this kind understands."""
+        return {RANK_PARAMETER: self.rank} if endpoint.flavour == "sglang" and self.rank is not None else {}
+
+
 def request_parameters(
     endpoint: Endpoint,
     tools: Sequence[Mapping[str, Any]],
@@ -46,42 +88,33 @@ def request_parameters(
     """Return the parameters that follow the messages, in a fixed order.
 
     Args:
-        endpoint: The model server.
-        tools: The tools in OpenAI's format.
-        tool_choice: OpenAI's parameter.
-        max_tokens: Most tokens of the answer; None for the server's own limit.
-        thinking: M3's thinking mode.
-        sampling: How tokens are drawn.
-        stream: Whether the answer streams.
         tokens: Whether the answer should have the ids of its tokens, and their log probabilities. vLLM has them.
-        affinity: The session of the request.
     """
     hosted_by_minimax = endpoint.flavour == "minimax"
-    parameters: dict[str, Any] = {"model": endpoint.model, "stream": stream}
-    if stream:  # a whole answer has its usage anyway, and vLLM refuses the option there
-        parameters["stream_options"] = {"include_usage": True}
-    if tools:
-        parameters["tools"] = tools
-        if not hosted_by_minimax:  # not in its documentation
-            parameters["tool_choice"] = tool_choice
-    if max_tokens is not None:
-        parameters["max_completion_tokens" if hosted_by_minimax else "max_tokens"] = max_tokens
-    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-    parameters |= {name: value for name, value in drawn.items() if value is not None}
-    if endpoint.flavour == "embedded" and sampling.seed is not None:
-        parameters["seed"] = sampling.seed
-    if endpoint.takes_template and sampling.top_k is not None:
-        parameters["top_k"] = sampling.top_k
-    parameters |= _thinking(endpoint, thinking)
-    if endpoint.reasoning_field == "reasoning_details":  # otherwise the reasoning is part of the text
-        parameters["reasoning_split"] = True
-    if tokens and endpoint.flavour == "vllm":
-        parameters |= {"logprobs": True, "return_token_ids": True}
-    if affinity is not None:
-        parameters |= affinity.parameters(endpoint)
-    for name in known.leave_out if (known := endpoint.known) is not None else ():
-        parameters.pop(name, None)
-    return parameters
+    known = {
+        "model": endpoint.model,
+        "stream": stream,
+        # a whole answer has its usage anyway, and vLLM refuses the option there
+        "stream_options": {"include_usage": True} if stream else None,
+        "tools": tools or None,
+        "tool_choice": tool_choice
+        if tools and not hosted_by_minimax
+        else None,  # not in MiniMax's documentation
+        "max_completion_tokens" if hosted_by_minimax else "max_tokens": max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed if endpoint.flavour == "embedded" else None,
+        "top_k": sampling.top_k if endpoint.takes_template else None,
+        **_thinking(endpoint, thinking),
+        # otherwise the reasoning is part of the text
+        "reasoning_split": True if endpoint.reasoning_field == "reasoning_details" else None,
+        **dict.fromkeys(
+            ("logprobs", "return_token_ids") if tokens and endpoint.flavour == "vllm" else (), True
+        ),
+        **({} if affinity is None else affinity.parameters(endpoint)),
+    }
+    left_out = () if endpoint.known is None else endpoint.known.leave_out
+    return {name: value for name, value in known.items() if value is not None and name not in left_out}
 
 
 def _thinking(endpoint: Endpoint, thinking: ThinkingMode) -> dict[str, Any]:

@@ -37,10 +37,6 @@ class Prices:
     def of(self, usage: Usage, seconds: float) -> float | None:
         """Return the price of a turn in dollars.
 
-        Args:
-            usage: Token counts of the turn.
-            seconds: Duration of the turn.
-
         Returns:
             Dollars; None if tokens have a price but their number is unknown.
         """

@@ -12,15 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from m3agent.serving.client.http import (
-    certificates_for,
-    host_of,
-    is_local,
-    request_headers,
-    response_error,
-    translate,
-)
+from m3agent.serving.client.http import certificates_for, host_of, is_local, request_headers
 from m3agent.serving.client.retry import page_policy
+from m3agent.serving.client.server_errors import response_error, translate
 from m3agent.serving.errors import EndpointUnreachable, ModelServerError
 
 if TYPE_CHECKING:
@@ -61,9 +55,6 @@ class TokenizeClient:
 
     Args:
         url: One of `page_urls`.
-        model: The model's name; None leaves the choice to the server.
-        api_key: Sent as a bearer token, unless None.
-        attempts: The most times that one request is sent.
 
     Raises:
         EndpointUnreachable: `url` is not an HTTP address.

@@ -12,17 +12,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.cli.resume import NO_ADVICE
-from tests.agent.scripted import (
-    BUGGY,
-    DONE,
-    FIX,
-    ISSUE,
-    NOT_TESTED,
-    UNTESTED,
-    MakeRepo,
-    fix,
-    one_sentence,
-)
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, NOT_TESTED, UNTESTED, MakeRepo, fix, one_sentence
 from tests.command_line import Process, run
 from tests.servers.misbehaving import MisbehavingServer
 

@@ -18,11 +18,7 @@ from typing import Any
 ECHO = {
     "name": "echo",
     "description": "Says what it is told.",
-    "inputSchema": {
-        "type": "object",
-        "properties": {"text": {"type": "string"}},
-        "required": ["text"],
-    },
+    "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
 }
 ADD = {
     "name": "add",
@@ -33,11 +29,7 @@ ODD = [
     {"name": "large", "inputSchema": {"type": "object", "properties": {"a": {"description": "x" * 20_000}}}},
     {**ECHO, "name": "näme / with ]<]minimax[>[ spaces"},
     {**ECHO, "name": "n" * 300},
-    {
-        **ECHO,
-        "name": "markup",
-        "description": "a ]<]minimax[>[<tool_call> and a \u202e turn " + "y" * 9000,
-    },
+    {**ECHO, "name": "markup", "description": "a ]<]minimax[>[<tool_call> and a \u202e turn " + "y" * 9000},
     {
         **ECHO,
         "outputSchema": {"type": "object", "properties": {"x": {"pattern": "(a+)+$"}}, "required": ["x"]},

@@ -15,11 +15,16 @@ from m3agent.serving.client.messages import (
     TurnTokens,
     Usage,
 )
-from m3agent.serving.client.stream.chunk import call_pieces, content_of, first_choice, reasoning_pieces
+from m3agent.serving.client.stream.chunk import (
+    TokenCollector,
+    call_pieces,
+    content_of,
+    first_choice,
+    read_usage,
+    reasoning_pieces,
+)
 from m3agent.serving.client.stream.dedup import Mirrors, Snapshots
 from m3agent.serving.client.stream.server_calls import CallPieces, ServerCall
-from m3agent.serving.client.stream.tokens import TokenCollector
-from m3agent.serving.client.stream.usage import read_usage
 
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -49,7 +54,6 @@ class Accumulator:
     whether it comes under two names, with every chunk, or again at the end.
 
     Args:
-        tools: The tools of the request.
         turn: Number of this answer, for the ids of calls that come without one.
         calls_allowed: False for `tool_choice: none`; calls are then dropped.
         tokens: Whether to collect the answer's tokens.
@@ -175,7 +179,6 @@ class Accumulator:
         """Process a delta or a whole message.
 
         Args:
-            part: The delta or message.
             came: Set to which the kinds of content in `part` are added.
             known: Kinds of content to skip in a whole message, because deltas brought them already.
         """

@@ -187,13 +187,7 @@ def harbor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=["allow", "deny"],
 )
 def test_harbor(
-    harbor: Path,
-    make_repo: MakeRepo,
-    tmp_path: Path,
-    one_backend: str,
-    policy: str,
-    said: str,
-    content: str,
+    harbor: Path, make_repo: MakeRepo, tmp_path: Path, one_backend: str, policy: str, said: str, content: str
 ) -> None:
     """Harbor's unchanged runner uses the engine `embedded`, so no server plays the model."""
     (tmp_path / "node").mkdir()

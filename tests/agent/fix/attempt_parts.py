@@ -30,10 +30,10 @@ from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.client import RetryNote
 from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.client.messages import Delta
+from m3agent.serving.client.parameters import Affinity
 from m3agent.serving.client.prices import Prices
 from m3agent.tools.test_report import TestReport
 from tests.agent.core import BUGGY, sums

@@ -30,10 +30,9 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.git import UNFINISHED
-from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.client import RetryNote
 from m3agent.serving.client.messages import AssistantMessage, Delta, ToolCall
-from m3agent.serving.client.parameters import Sampling
+from m3agent.serving.client.parameters import Affinity, Sampling
 from m3agent.serving.errors import StreamCut
 from m3agent.util.errors import UsageError
 from tests.agent.core import ADD, BUGGY, DONE, FIX, READ, TEST

@@ -75,10 +75,10 @@ def test_without_a_file(home: Path, agent: Agent) -> None:
     install(home, agent)
     path = agent.path({"HOME": str(home)})
     assert "/my bin/m3agent" in path.read_text()
-    assert hooks_of(home).is_installed(agent)
+    assert any(hooks_of(home).places(agent).values())
     uninstall(home, agent)
     assert not list(home.iterdir())
-    assert not hooks_of(home).is_installed(agent)
+    assert not any(hooks_of(home).places(agent).values())
 
 
 @pytest.mark.parametrize("agent", JSON_AGENTS, ids=lambda agent: agent.name)
@@ -133,7 +133,7 @@ def test_each_configuration_of_an_agent_loses_the_hook(home: Path, tmp_path: Pat
     while (change := other.uninstall(CLAUDE)) is not None:
         other.make(change)
     assert paths[0].read_text() == '{"model":  1}' and not paths[1].parent.exists()
-    assert not other.is_installed(CLAUDE)
+    assert not any(other.places(CLAUDE).values())
 
 
 def test_the_receipt_of_an_older_version_is_understood(home: Path) -> None:

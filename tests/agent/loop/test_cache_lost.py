@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.client import Client, RetryNote
 from m3agent.serving.client.messages import Turn, Usage
+from m3agent.serving.client.parameters import Affinity
 from m3agent.serving.client.prices import Prices
 from tests.agent.core import core
 from tests.fakes.client import says

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.settings.loader import LARGEST, LoadedSettings, load_settings
-from m3agent.agent.settings.settings import LONGEST_NAME, SETTINGS, DeclaredSetting, Settings
+from m3agent.agent.settings.settings import LONGEST_NAME, SETTINGS, Setting, Settings
 from m3agent.util.errors import UsageError
 from tests.conftest import others_later
 
@@ -17,17 +17,7 @@ FILES = (".m3agent.toml", "pyproject.toml")
 HOST = {
     *("endpoint", "engine", "api_key", "key_over_http", "server_price", "github_api"),
     *("image", "environment", "dockerfile", "sandbox", "allow_net", "mcp"),
-    *(
-        "yes",
-        "tokenizer",
-        "prefix",
-        "instructions",
-        "probe",
-        "training",
-        "seed",
-        "attempts",
-        "candidates",
-    ),
+    *("yes", "tokenizer", "prefix", "instructions", "probe", "training", "seed", "attempts", "candidates"),
     *(
         "effort",
         "reruns",
@@ -174,7 +164,7 @@ def test_a_hostile_value_is_refused_in_one_sentence_or_tightens(world: World, na
                 assert loaded.json() and loaded.table()
 
 
-def _is_tight(setting: DeclaredSetting, after: object, before: object) -> bool:
+def _is_tight(setting: Setting, after: object, before: object) -> bool:
     """Return whether a value that came from a repository is one that it may set."""
     if setting.repository == "unset":
         return str(after).isprintable() and len(str(after)) <= LONGEST_NAME

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import pytest
 import typer
@@ -34,17 +34,17 @@ def _lower(text: str) -> str:
 class More(Settings):
     """The settings, plus one of each kind."""
 
-    colour: Annotated[
-        Literal["red", "blue"], Setting("Colour of it.", more="See [there](there.md).", repository="unset")
-    ] = "red"
-    depth: Annotated[
-        int | None, Setting("Limit of depth.", metavar="N", if_unset="none", at_least=1, repository="lower")
-    ] = None
-    loud: Annotated[bool, Setting("Make a noise.")] = True
-    quick: Annotated[bool, Setting("Leave out a|b.")] = False
-    ratio: Annotated[float, Setting("Share of it.", above=0, at_most=1, flag=False)] = 0.5
-    side: Annotated[Literal["left", "right"], Setting("Side of it.", metavar="left|right")] = "left"
-    word: Annotated[str | None, Setting("A word.", check=_lower)] = None
+    colour: Literal["red", "blue"] = Setting(
+        "red", "Colour of it.", more="See [there](there.md).", repository="unset"
+    ).field
+    depth: int | None = Setting(
+        None, "Limit of depth.", metavar="N", if_unset="none", at_least=1, repository="lower"
+    ).field
+    loud: bool = Setting(True, "Make a noise.").field
+    quick: bool = Setting(False, "Leave out a|b.").field
+    ratio: float = Setting(0.5, "Share of it.", above=0, at_most=1, flag=False).field
+    side: Literal["left", "right"] = Setting("left", "Side of it.", metavar="left|right").field
+    word: str | None = Setting(None, "A word.", check=_lower).field
 
 
 @pytest.fixture

@@ -19,18 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from m3agent.agent.fix.suites import NO_TESTS
-from tests.agent.scripted import (
-    BUGGY,
-    DONE,
-    FIX,
-    ISSUE,
-    NOT_TESTED,
-    TEST,
-    UNTESTED,
-    MakeRepo,
-    chunk,
-    events,
-)
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, NOT_TESTED, TEST, UNTESTED, MakeRepo, chunk, events
 from tests.agent.ui.test_status_row import NASTY, turn_ended
 from tests.command_line import command
 from tests.conftest import later
@@ -186,10 +175,7 @@ with Screen(state=Path(sys.argv[1]), repo=sys.argv[2]) as screen:
 
 
 @pytest.mark.slow  # quick: test_a_pipe_gets_lines
-@pytest.mark.parametrize(
-    "where",
-    ["2>&-", later("2>/dev/full"), later("2>&1 >&3 3>&- | true")],
-)
+@pytest.mark.parametrize("where", ["2>&-", later("2>/dev/full"), later("2>&1 >&3 3>&- | true")])
 def test_a_standard_error_that_cannot_be_written_ends_nothing(
     fix_command: FixCommand, own_state: Path, where: str
 ) -> None:

@@ -129,22 +129,13 @@ def suite(where: str, passed: list[str], failed: list[str]) -> events.TestFinish
                 "session    SESSION",
             ],
         ),
-        (
-            an_event(events.SessionResumed, messages=7),
-            ["resumed    after 7 messages"],
-        ),
-        (
-            events.Message(turn=3, reasoning="r", text="I see.\n\nNow.", calls=[{}]),
-            ["• I see. Now."],
-        ),
+        (an_event(events.SessionResumed, messages=7), ["resumed    after 7 messages"]),
+        (events.Message(turn=3, reasoning="r", text="I see.\n\nNow.", calls=[{}]), ["• I see. Now."]),
         (
             events.Message(turn=3, reasoning="r", text="It is mended.\nBut not tested.\n", calls=[]),
             ["• It is mended.", "  But not tested."],
         ),
-        (
-            an_event(events.FileChanged, changes=[("M", "a.py"), ("A", "b.py")]),
-            ["  M a.py, A b.py"],
-        ),
+        (an_event(events.FileChanged, changes=[("M", "a.py"), ("A", "b.py")]), ["  M a.py, A b.py"]),
         (
             events.Stall(turn=1, rule="r", count=3, action="told", text="three times"),
             ["! no progress: three times (the model was told)"],
@@ -240,10 +231,7 @@ def suite(where: str, passed: list[str], failed: list[str]) -> events.TestFinish
                 "next       m3agent sessions resume last  continues here",
             ],
         ),
-        (
-            ended("error", reason="no such image", turns=0),
-            ["✗ error    no such image"],
-        ),
+        (ended("error", reason="no such image", turns=0), ["✗ error    no such image"]),
     ],
 )
 def test_events_as_lines(show: Show, event: Event, lines: list[str]) -> None:

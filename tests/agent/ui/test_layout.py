@@ -25,11 +25,7 @@ def test_a_path_stays_whole(width: int | None, lines: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "lines"),
-    [
-        (None, [f"m3agent: the log is {PATH}"]),
-        (40, ["m3agent: the log is", f"  {PATH}"]),
-    ],
+    ("width", "lines"), [(None, [f"m3agent: the log is {PATH}"]), (40, ["m3agent: the log is", f"  {PATH}"])]
 )
 def test_a_note_wraps_at_words(width: int | None, lines: list[str]) -> None:
     assert [line.plain for line in note(f"m3agent: the log is {PATH}")(width)] == lines

@@ -44,9 +44,7 @@ def test_the_cache_is_compared_with_the_plan(
     assert loaded.split() == ["loaded", "after", "0", f"s{said}".split()[0], *said.split()[1:]]
 
 
-def test_unknown_cache_capacity_is_not_printed(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_unknown_cache_capacity_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
     _, loaded = shown(capfd, LOADING.model_copy(update={"phase": Phase.CHECKING}))
     assert loaded.split() == ["loaded", "after", "0", "s"]
 
@@ -63,11 +61,7 @@ def test_unknown_cache_capacity_is_not_printed(
 )
 @pytest.mark.parametrize(("window", "tokens"), [(None, ""), (1_048_576, ", 1,048,576 tokens")])
 def test_a_server_that_is_ready(
-    capfd: pytest.CaptureFixture[str],
-    update: dict[str, object],
-    caveat: str,
-    window: int | None,
-    tokens: str,
+    capfd: pytest.CaptureFixture[str], update: dict[str, object], caveat: str, window: int | None, tokens: str
 ) -> None:
     ready = LOADING.model_copy(update={"phase": Phase.READY, "max_model_len": window, **update})
     *_, line = shown(capfd, ready)

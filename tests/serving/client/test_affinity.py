@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.endpoint import Flavour
+from m3agent.serving.client.parameters import Affinity
 from tests.servers.misbehaving import MisbehavingServer
 from tests.serving.talk import FINE, ask, client, endpoint
 

@@ -5,15 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from m3agent.serving.client.endpoint import (
-    _KINDS,
-    Endpoint,
-    Flavour,
-    _flavour,
-    _takes_images,
-    probe,
-    unasked,
-)
+from m3agent.serving.client.endpoint import _KINDS, Endpoint, Flavour, _flavour, _takes_images, probe, unasked
 from m3agent.serving.client.prices import Prices
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError, WrongModel
 from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Silence

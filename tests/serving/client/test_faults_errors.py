@@ -111,8 +111,7 @@ async def test_a_server_that_is_not_there_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    "silent",
-    [Silence(), Stream([delta(content="half"), Stall()]), later(Stream([": ping\n\n", Stall()]))],
+    "silent", [Silence(), Stream([delta(content="half"), Stall()]), later(Stream([": ping\n\n", Stall()]))]
 )
 async def test_silence_and_then_an_answer(server: MisbehavingServer, silent: Any) -> None:
     server.answers = [silent, FINE]

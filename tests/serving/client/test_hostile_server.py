@@ -11,10 +11,11 @@ import pytest
 from m3agent.serving.client import bounds
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.endpoint import probe
-from m3agent.serving.client.http import host_of, reported, retry_after
+from m3agent.serving.client.http import host_of
 from m3agent.serving.client.messages import Usage
 from m3agent.serving.client.prices import listed_prices
-from m3agent.serving.client.stream.usage import read_usage
+from m3agent.serving.client.server_errors import reported, retry_after
+from m3agent.serving.client.stream.chunk import read_usage
 from m3agent.serving.client.tokenize import TokenizeClient
 from m3agent.serving.errors import EndpointUnreachable, ModelServerError, StreamCut
 from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Stream, delta, finish

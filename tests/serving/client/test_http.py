@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.serving.client.http import refusal
+from m3agent.serving.client.server_errors import refusal
 from m3agent.serving.errors import ContextTooLong, EndpointRefused
 
 

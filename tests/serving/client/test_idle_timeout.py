@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from m3agent.serving.client.idle_timeout import Watch
+from m3agent.serving.client.stream.events import Watch
 
 
 async def after(seconds: float, result: str = "done") -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.client.http import refusal, reported
+from m3agent.serving.client.server_errors import refusal, reported
 from m3agent.serving.errors import ContextTooLong, ModelServerError, StreamCut
 
 Numbers = tuple[int | None, int | None]
@@ -88,11 +88,7 @@ OVERFLOWS: dict[str, tuple[int, str, Numbers]] = {
         ),
         (None, None),
     ),
-    "mlx": (
-        400,
-        "Prompt too long: 5000 tokens exceeds max context window of 4096 tokens",
-        (4096, 5000),
-    ),
+    "mlx": (400, "Prompt too long: 5000 tokens exceeds max context window of 4096 tokens", (4096, 5000)),
     "tgi": (
         422,
         (

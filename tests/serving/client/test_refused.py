@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from m3agent.serving.client.client import RetryNote
-from m3agent.serving.client.http import response_error
-from m3agent.serving.client.refused import refused_parameter, without
+from m3agent.serving.client.retry import refused_parameter, without
+from m3agent.serving.client.server_errors import response_error
 from m3agent.serving.errors import EndpointRefused, NoAnswer
 from tests.servers.misbehaving import MisbehavingServer, Received, Reply
 from tests.serving.talk import FINE, ask, client, endpoint

@@ -16,7 +16,7 @@ def run(code: str) -> str:
         [
             sys.executable,
             "-c",
-            f"import sys\nfrom m3agent.serving.client.sdk import defer_unused_types\n{code}",
+            f"import sys\nfrom m3agent.serving.client.http import defer_unused_types\n{code}",
         ],
         check=True,
         capture_output=True,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.serving.client.sse import EventReader
+from m3agent.serving.client.stream.events import EventReader
 
 
 def read(*pieces: bytes) -> list[bytes]:

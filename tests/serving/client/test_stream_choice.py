@@ -11,7 +11,7 @@ import pytest
 from m3agent.serving import wire
 from m3agent.serving.client.client import RetryNote
 from m3agent.serving.client.messages import Delta, Usage
-from m3agent.serving.client.stream_choice import StreamChoice
+from m3agent.serving.client.retry import StreamChoice
 from m3agent.serving.errors import (
     DeadlineExceeded,
     EndpointRefused,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from m3agent.serving.client.messages import TurnTokens
-from m3agent.serving.client.stream.tokens import TokenCollector
+from m3agent.serving.client.stream.chunk import TokenCollector
 
 
 def chunk(ids: Any = None, logprobs: Any = None, **fields: Any) -> dict[str, Any]:

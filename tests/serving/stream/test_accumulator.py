@@ -10,9 +10,9 @@ import pytest
 
 from m3agent.serving import wire
 from m3agent.serving.client.messages import AssistantMessage, Usage
+from m3agent.serving.client.server_errors import hosted_error
 from m3agent.serving.client.stream.accumulator import Accumulator
-from m3agent.serving.client.stream.error_bodies import hosted_error
-from m3agent.serving.client.stream.usage import read_usage
+from m3agent.serving.client.stream.chunk import read_usage
 from tests.servers.dialects import DIALECTS, Answer, Dialect, Vllm
 from tests.servers.misbehaving import call, delta, finish
 from tests.serving.fold import TOOLS, calls_of, fold
