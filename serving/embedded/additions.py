@@ -22,12 +22,13 @@ from m3agent.serving.embedded.code_file import (
     logical_sign,
     operands_of,
 )
+from m3agent.serving.embedded.operators.base import TABLES
 from m3agent.serving.embedded.syntax import FUNCTIONS, NAMES, is_condition, is_field, line_of, types
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-OPPOSITES = {"==": "!=", "!=": "==", "===": "!==", "!==": "===", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+OPPOSITES: dict[str, str] = TABLES["curly"]["opposites"]
 BLOCKS = types("block statement_block statement_list switch_case switch_default expression_case default_case")
 """Nodes whose children are statements."""
 VALUES = NAMES | types(

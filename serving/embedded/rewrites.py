@@ -24,7 +24,7 @@ from m3agent.serving.embedded.code_file import (
     Rewrite,
 )
 from m3agent.serving.embedded.mutants import rank
-from m3agent.serving.embedded.operators.base import Hints, Mutation
+from m3agent.serving.embedded.operators.base import TABLES, Hints, Mutation
 from m3agent.serving.embedded.source import Edit
 from m3agent.serving.embedded.syntax import (
     FUNCTIONS,
@@ -42,42 +42,7 @@ from m3agent.serving.embedded.syntax import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-OPERATORS: Mapping[str, tuple[tuple[str, float], ...]] = {
-    "<": (("<=", 0.6), (">", 0.9), (">=", 1.2)),
-    "<=": (("<", 0.6), (">=", 0.9), (">", 1.2)),
-    ">": ((">=", 0.6), ("<", 0.9), ("<=", 1.2)),
-    ">=": ((">", 0.6), ("<=", 0.9), ("<", 1.2)),
-    "==": (("!=", 0.8), (">=", 1.8), ("<=", 1.8)),
-    "!=": (("==", 0.8), (">", 1.8), ("<", 1.8)),
-    "===": (("!==", 0.8), (">=", 1.8), ("<=", 1.8)),
-    "!==": (("===", 0.8), (">", 1.8), ("<", 1.8)),
-    "&&": (("||", 0.8),),
-    "||": (("&&", 0.8), ("??", 1.8)),
-    "??": (("||", 1.2),),
-    "+": (("-", 0.9), ("*", 1.6)),
-    "-": (("+", 0.9), ("*", 1.8)),
-    "*": (("/", 1.2), ("+", 1.4)),
-    "/": (("*", 1.2), ("%", 1.6)),
-    "%": (("/", 1.4),),
-    "&": (("|", 1.2),),
-    "|": (("&", 1.2), ("||", 1.6)),
-    "^": (("&", 1.4), ("|", 1.4)),
-    "<<": ((">>", 1.2),),
-    ">>": (("<<", 1.2), (">>>", 1.8)),
-    "+=": (("-=", 1.0), ("=", 1.4)),
-    "-=": (("+=", 1.0), ("=", 1.4)),
-    "*=": (("/=", 1.2), ("+=", 1.4)),
-    "/=": (("*=", 1.2),),
-    "|=": (("&=", 1.2),),
-    "&=": (("|=", 1.2),),
-    "=": (("+=", 1.9),),
-    "++": (("--", 1.2),),
-    "--": (("++", 1.2),),
-    "break": (("continue", 1.6),),
-    "continue": (("break", 1.6),),
-}
-"""Other operators and keywords, each with the cost."""
-ONLY_JAVASCRIPT = frozenset({"??", ">>>"})
+TABLE = TABLES["curly"]
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!=", "===", "!=="})
 WITH_SIGNS = types(
     "binary_expression assignment_statement assignment_expression augmented_assignment_expression "
@@ -87,13 +52,7 @@ WITH_SIGNS = types(
 COUNTS = NAMES | types("binary_expression call_expression member_expression selector_expression")
 """Nodes that may be one more or less, as an index, a bound or an argument."""
 JUMPS = {"break_statement": "break", "continue_statement": "continue"}
-LITERALS = {"true": ("false", 0.9), "false": ("true", 0.9)}
-PAIRS = """
-    first last, start end, begin end, min max, floor ceil, floor round, ceil round, lower upper, left right, prefix suffix,
-    push unshift, push pop, shift pop, shift unshift, some every, any all, add delete, add remove, get set, keys values,
-    keys entries, slice splice, substring substr, slice substring, has get, filter map, find filter, length size, index last,
-    height width, next prev, before after, open close, read write, int uint, in out, old new, long short, parent child
-"""
+PAIRS = [pair.split() for pair in TABLE["pairs"].split(",")]
 
 
 def similar(name: str, others: Iterator[str] | list[str]) -> list[str]:
@@ -104,8 +63,8 @@ def similar(name: str, others: Iterator[str] | list[str]) -> list[str]:
 def paired(name: str) -> list[str]:
     """Return `name` with a word replaced by its counterpart: `lastIndexOf`, `HasSuffix`."""
     found = []
-    for pair in PAIRS.split(","):
-        for one, other in (pair.split(), pair.split()[::-1]):
+    for pair in PAIRS:
+        for one, other in (pair, pair[::-1]):
             for old, new in ((one, other), (one.title(), other.title())):
                 pattern = rf"(?<![a-z]){old}(?![a-z])" if old.islower() else rf"{old}(?![a-z])"
                 changed = re.sub(pattern, new, name)
@@ -123,13 +82,15 @@ def signs(file: File, node: Node) -> Iterator[Change]:
     start, end = file.tree.span(node)
     if node.parent is not None and (node.parent.type in WITH_SIGNS or node.type in JUMPS):
         text = JUMPS.get(node.type, node.type)
-        for other, cost in OPERATORS.get(text, ()) if node.is_named == (node.type in JUMPS) else ():
-            if not (file.tree.is_go and other in ONLY_JAVASCRIPT):
+        for other, cost in (
+            TABLE["instead"].get(text, {}).items() if node.is_named == (node.type in JUMPS) else ()
+        ):
+            if not (file.tree.is_go and other in TABLE["only_javascript"]):
                 kind = "comparison" if text in COMPARISONS else "operator"
                 yield start, start + len(text), other, kind, cost
-    if node.type in LITERALS:
-        other, cost = LITERALS[node.type]
-        yield start, end, other, "truth value", cost
+    if node.type in ("true", "false"):
+        for other, cost in TABLE["instead"][node.type].items():
+            yield start, end, other, "truth value", cost
 
 
 def operands(file: File, node: Node) -> Iterator[Change]:
@@ -321,10 +282,6 @@ def statements(file: File, node: Node) -> Iterator[Change]:
             yield end, end, f"\nif err != nil {{\nreturn {values}\n}}", "missing guard", 1.4
 
 
-EMPTY = {"pointer_type": "{} == nil", "slice_type": "len({}) == 0", "map_type": "{} == nil"}
-"""Tests for an empty value, by the type of a Go parameter."""
-
-
 def guards(file: File, node: Node) -> Iterator[Change]:
     """Yield checks of parameters at the start of a function."""
     tree = file.tree
@@ -346,7 +303,11 @@ def guards(file: File, node: Node) -> Iterator[Change]:
             for value in ("", f" {text}", " false", " ''"):
                 yield place, place, f" if ({text} == null) return{value};", "missing guard", 2.6
         elif kind is not None and tree.is_go:
-            test = EMPTY.get(kind.type, '{} == ""' if tree.text_of(kind) == "string" else "").format(text)
+            test = (
+                TABLE["empty"]
+                .get(kind.type, '{} == ""' if tree.text_of(kind) == "string" else "")
+                .format(text)
+            )
             if test:
                 returned = f"return {', '.join(zero_values(tree, function))}".strip()
                 yield place, place, f"\nif {test} {{\n{returned}\n}}\n", "missing guard", 2.6
@@ -392,12 +353,7 @@ def propose_plain(
 ) -> list[tuple[float, Mutation]]:
     """Return ``(suspicion, mutation)`` for the best distinct changes of a file, best first.
 
-    Args:
-        path: Path of the file.
-        text: Its text.
-        suspects: Lines and their suspicion; only nodes that begin on such a line are changed.
-        hints: Facts from the issue and the tests.
-        most: Number of mutations to return.
+    Only nodes that begin on a line in `suspects` are changed.
     """
     file = File(SyntaxTree(path, text), hints)
     found: dict[Edit, tuple[float, Mutation]] = {}

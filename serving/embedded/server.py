@@ -254,15 +254,7 @@ async def embedded_server(
     """Run the engine while the context is open, and yield its address, which ends in ``/v1``.
 
     The policy works in a thread, so the caller's event loop stays free.
-
-    Args:
-        host: Address to listen on; loopback by default.
-        port: Port to listen on; 0 for a free one.
-        candidates: Most candidates to try; None for the default limits (see `Budget.chosen`).
-        seed: Decides the order of equal ranks.
-
-    Raises:
-        OSError: The address is not available.
+    Port 0 is a free one; for `candidates` see `Budget.chosen`. Raises OSError if the address is not available.
     """
     engine = RepairService(Budget.chosen(candidates, seed))
     async with served(application(engine), host, port) as url:

@@ -3,34 +3,18 @@
 import ast
 from collections.abc import Iterator
 
-from m3agent.serving.embedded.operators.base import Alternatives, Place, is_condition, shortened
+from m3agent.serving.embedded.operators.base import (
+    INSTEAD,
+    Alternatives,
+    Place,
+    is_condition,
+    operator_of,
+    shortened,
+)
 from m3agent.serving.embedded.source import AND, BIT_OR, NOT, OR, bound, names_in
 
-SIGNS: dict[type[ast.cmpop], str] = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Is: "is",
-    ast.IsNot: "is not",
-    ast.In: "in",
-    ast.NotIn: "not in",
-}
-
-INSTEAD: dict[str, tuple[tuple[str, float], ...]] = {
-    "<": (("<=", 1.0), (">", 1.6), (">=", 2.0), ("!=", 2.8), ("==", 3.0)),
-    "<=": (("<", 1.0), (">=", 1.6), (">", 2.0), ("==", 2.8), ("!=", 3.2)),
-    ">": ((">=", 1.0), ("<", 1.6), ("<=", 2.0), ("!=", 2.8), ("==", 3.0)),
-    ">=": ((">", 1.0), ("<=", 1.6), ("<", 2.0), ("==", 2.8), ("!=", 3.2)),
-    "==": (("!=", 1.4), ("<=", 2.4), (">=", 2.4), ("<", 3.0), (">", 3.0), ("in", 3.4), ("is", 3.6)),
-    "!=": (("==", 1.4), ("<", 2.6), (">", 2.6), ("not in", 3.4), ("is not", 3.6)),
-    "is": (("is not", 1.4), ("==", 1.8)),
-    "is not": (("is", 1.4), ("!=", 1.8)),
-    "in": (("not in", 1.4), ("==", 3.0)),
-    "not in": (("in", 1.4), ("!=", 3.0)),
-}
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=", "is", "is not", "in", "not in")
+SIGNS = {operator_of(f"a {sign} b"): sign for sign in COMPARISONS}
 
 
 def comparisons(place: Place, node: ast.expr) -> Alternatives:
@@ -45,7 +29,7 @@ def comparisons(place: Place, node: ast.expr) -> Alternatives:
 
     for index, sign in enumerate(signs):
         limit = node.comparators[index]
-        for other, cost in INSTEAD[sign]:
+        for other, cost in INSTEAD[sign].items():
             changed = [*signs[:index], other, *signs[index + 1 :]]
             yield joined(texts, changed), "comparison", cost
             if isinstance(limit, ast.Constant) and type(limit.value) is int and "in" not in other:
@@ -176,7 +160,7 @@ def atoms(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
         if not kinds or kinds & {"int", "float"}:
             for test in ("== 0", "> 0", "< 0", "!= 0", ">= 0"):
                 yield f"{name} {test}", 5.0 + near
-    for attribute in place.scope.self_attributes if place.scope.is_method else ():
+    for attribute in place.scope.own_attributes:
         yield f"self.{attribute}", 5.0
         yield f"not self.{attribute}", 5.0
     yield from copied_tests(place, node)
@@ -193,3 +177,6 @@ def copied_tests(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
                 if text not in seen and names and names <= visible and len(text) < 60 and text[0] != "-":
                     seen.add(text)
                     yield text, cost
+
+
+ON_EXPRESSIONS = (comparisons, booleans, conditions)

@@ -41,7 +41,7 @@ def variables(place: Place, node: ast.expr) -> Alternatives:
             cost -= place.unread(name, 0.8)
             cost -= 0 if bound else 1.5
             yield name, "variable", cost + (1.2 if store else 0)
-    for attribute in scope.self_attributes if scope.is_method else ():
+    for attribute in scope.own_attributes:
         near = 0.4 * close(attribute, node.id)
         same = 1.4 if attribute.strip("_") == node.id.strip("_") else near
         yield f"self.{attribute}", "variable for attribute", 3.4 - same - (0 if bound else 1.0)
@@ -146,3 +146,6 @@ def self_missing(place: Place, node: ast.expr) -> Alternatives:
     stored = assigned and place.scope.is_method and isinstance(node, ast.Name) and is_stored(node)
     if stored and place.text(node) in place.scope.unread:
         yield f"self.{place.text(node)}", "missing self", 1.6
+
+
+ON_EXPRESSIONS = (variables, attributes, self_missing, unwrapped, fragments)
