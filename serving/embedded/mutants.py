@@ -132,7 +132,8 @@ def _proposed(
 def _of_expressions(place: Place) -> Iterator[Mutation]:
     for node in place.source.expressions(place.statement):
         for operator in ON_EXPRESSIONS:
-            for text, kind, cost in operator(place, node):
+            takes = isinstance(node, operator.__annotations__["node"])
+            for text, kind, cost in operator(place, node) if takes else ():
                 yield place.change(kind, cost, _edit(place, node, text), line=node.lineno)
 
 

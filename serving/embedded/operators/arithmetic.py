@@ -2,7 +2,13 @@
 
 import ast
 
-from m3agent.serving.embedded.operators.base import INSTEAD, TABLES, Alternatives, Place, operator_of
+from m3agent.serving.embedded.operators.base import (
+    INSTEAD,
+    TABLES,
+    Alternatives,
+    Place,
+    operator_of,
+)
 from m3agent.serving.embedded.source import AND, ATOM, BINDING, OR, POWER, bound
 
 SIGNS = {
@@ -34,10 +40,8 @@ def atom(text: str) -> str:
     return bound(text, ATOM)
 
 
-def operators(place: Place, node: ast.expr) -> Alternatives:
+def operators(place: Place, node: ast.BinOp) -> Alternatives:
     """Propose another operator, swapped or dropped operands, or another grouping."""
-    if not isinstance(node, ast.BinOp):
-        return
     sign = SIGNS[type(node.op)]
     left, right = place.text(node.left), place.text(node.right)
     if isinstance(node.left, ast.Constant) and isinstance(node.left.value, str) and sign == "%":
@@ -83,12 +87,13 @@ def numeric(place: Place, node: ast.expr) -> bool | None:
             return False if isinstance(node, NO_NUMBERS) else None
 
 
-def offsets(place: Place, node: ast.expr) -> Alternatives:
+def offsets(
+    place: Place, node: ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp
+) -> Alternatives:
     """Propose a value one more or less, or with a value of the scope added, subtracted or multiplied."""
-    values = ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp
     whole = ast.Expr | ast.keyword | ast.withitem | ast.FormattedValue | ast.For
     parent = place.parent(node)
-    if not isinstance(node, values) or isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
+    if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
         return
     inner = isinstance(parent, ast.BinOp) and isinstance(node, ast.BinOp)
     number = numeric(place, node)

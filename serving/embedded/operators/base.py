@@ -122,8 +122,8 @@ class Place:
         yield self.change(operator, cost, Edit(at, at, text))
 
 
-Expression = Callable[[Place, ast.expr], Alternatives]
-"""An operator for one expression."""
+Expression = Callable[[Place, Any], Alternatives]
+"""An operator for one expression of the types that its annotation of `node` names."""
 
 Whole = Callable[[Place], Iterator[Mutation]]
 """An operator for one statement."""

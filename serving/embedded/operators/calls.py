@@ -3,7 +3,14 @@
 import ast
 
 from m3agent.serving.embedded.operators.arithmetic import atom, numeric
-from m3agent.serving.embedded.operators.base import TABLES, Alternatives, Place, is_stored, shortened, swapped
+from m3agent.serving.embedded.operators.base import (
+    TABLES,
+    Alternatives,
+    Place,
+    is_stored,
+    shortened,
+    swapped,
+)
 from m3agent.serving.embedded.source import parameters
 
 TABLE = TABLES["calls"]
@@ -11,9 +18,9 @@ SIBLINGS = [family.split() for family in TABLE["siblings"].strip().split("\n")]
 UNITS: list[str] = TABLE["units"]
 
 
-def siblings(place: Place, node: ast.expr) -> Alternatives:
+def siblings(place: Place, node: ast.Name | ast.Attribute) -> Alternatives:
     """Propose a function or method of the same family."""
-    if not isinstance(node, ast.Name | ast.Attribute) or is_stored(node):
+    if is_stored(node):
         return
     if isinstance(node, ast.Name):
         prefix, name = "", node.id
@@ -27,10 +34,8 @@ def siblings(place: Place, node: ast.expr) -> Alternatives:
                 yield prefix + other, "sibling function", 1.6
 
 
-def arguments(place: Place, node: ast.expr) -> Alternatives:
+def arguments(place: Place, node: ast.Call) -> Alternatives:
     """Propose swapped, dropped or added arguments."""
-    if not isinstance(node, ast.Call):
-        return
     texts, keywords = place.texts(node.args), place.texts(node.keywords)
     name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
     start = place.text(node.func)
@@ -171,10 +176,10 @@ def wrappers(place: Place, node: ast.expr) -> Alternatives:
             yield f"{text}.{attribute}", "missing attribute", 3.6 + typing
 
 
-def awaits(place: Place, node: ast.expr) -> Alternatives:
+def awaits(place: Place, node: ast.Call) -> Alternatives:
     """Propose a missing ``await``."""
     inside = isinstance(place.scope.function, ast.AsyncFunctionDef)
-    if inside and isinstance(node, ast.Call) and not isinstance(place.parent(node), ast.Await):
+    if inside and not isinstance(place.parent(node), ast.Await):
         yield f"await {place.text(node)}", "missing await", 2.4
 
 

@@ -178,13 +178,11 @@ def _specifications(text: str, start: int, end: int) -> Alternatives:
         yield _replaced(text, match, other, start), "format", cost
 
 
-def formats(place: Place, node: ast.expr) -> Alternatives:
+def formats(place: Place, node: ast.JoinedStr) -> Alternatives:
     """Propose another format specification in an f-string, or another name in its braces.
 
     A specification is a precision, width, alignment or kind.
     """
-    if not isinstance(node, ast.JoinedStr):
-        return
     text = place.text(node)
     for specification in re.finditer(r":([^{}]*)\}", text):
         yield from _specifications(text, *specification.span(1))

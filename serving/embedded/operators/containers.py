@@ -86,9 +86,9 @@ def _style(text: str) -> tuple[bool, bool, bool]:
     return text.isupper(), text.islower(), bool(re.fullmatch(r"\w+", text))
 
 
-def indices(place: Place, node: ast.expr) -> Alternatives:
+def indices(place: Place, node: ast.Subscript) -> Alternatives:
     """Propose another element: the first, the last, a neighbour, or a safe lookup."""
-    if not isinstance(node, ast.Subscript) or isinstance(node.slice, ast.Slice):
+    if isinstance(node.slice, ast.Slice):
         return
     base, index = place.text(node.value), place.text(node.slice)
     match node.slice:
@@ -113,10 +113,9 @@ def indices(place: Place, node: ast.expr) -> Alternatives:
         yield f"{base}[:{index}]", "slice", 3.8
 
 
-def slices(place: Place, node: ast.expr) -> Alternatives:
-    """Propose another part of a sequence, or a part instead of the whole."""
-    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Slice):
-        yield from _parts(place, node)
+def slices(place: Place, node: ast.Subscript) -> Alternatives:
+    """Propose another part of a sequence."""
+    if not isinstance(node.slice, ast.Slice):
         return
     base = place.text(node.value)
     parts = (node.slice.lower, node.slice.upper, node.slice.step)
@@ -145,8 +144,9 @@ def slices(place: Place, node: ast.expr) -> Alternatives:
     yield from ((f"{base}[{part}]", "slice", cost) for part, cost in found)
 
 
-def _parts(place: Place, node: ast.expr) -> Alternatives:
-    if not isinstance(node, ast.Name | ast.Attribute | ast.Call) or is_stored(node) or place.is_called(node):
+def parts_of(place: Place, node: ast.Name | ast.Attribute | ast.Call) -> Alternatives:
+    """Propose a part of a sequence instead of the whole."""
+    if is_stored(node) or place.is_called(node):
         return
     parent = place.parent(node)
     added = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Add)
@@ -168,7 +168,7 @@ def _parts(place: Place, node: ast.expr) -> Alternatives:
                 yield text + part, "missing slice", 4.2 + later - place.unread(name, 0.8)
 
 
-ON_EXPRESSIONS = (indices, slices, order, shared)
+ON_EXPRESSIONS = (indices, slices, parts_of, order, shared)
 
 
 ON_STATEMENTS = (entries,)

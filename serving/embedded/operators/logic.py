@@ -17,10 +17,8 @@ COMPARISONS = ("<", "<=", ">", ">=", "==", "!=", "is", "is not", "in", "not in")
 SIGNS = {operator_of(f"a {sign} b"): sign for sign in COMPARISONS}
 
 
-def comparisons(place: Place, node: ast.expr) -> Alternatives:
+def comparisons(place: Place, node: ast.Compare) -> Alternatives:
     """Propose another comparison, also with a numeric bound moved by one."""
-    if not isinstance(node, ast.Compare):
-        return
     texts = [bound(text, BIT_OR) for text in place.texts((node.left, *node.comparators))]
     signs = [SIGNS[type(sign)] for sign in node.ops]
 
@@ -60,11 +58,8 @@ def is_none(text: str, word: str = "is") -> str:
 
 
 def booleans(place: Place, node: ast.expr) -> Alternatives:
-    """Propose ``and`` for ``or``, a dropped operand, or an added or removed negation."""
-    if isinstance(node, ast.BoolOp):
-        yield from _joined(place, node)
+    """Propose an added negation, and a test for None in place of a test for truth."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield from _negation(place, node)
         return
     parent = place.parent(node)
     returned = isinstance(parent, ast.Return)
@@ -83,7 +78,8 @@ def booleans(place: Place, node: ast.expr) -> Alternatives:
             yield is_none(text), "truth of None", 3.0
 
 
-def _joined(place: Place, node: ast.BoolOp) -> Alternatives:
+def joined_conditions(place: Place, node: ast.BoolOp) -> Alternatives:
+    """Propose ``and`` for ``or``, a dropped operand, or another grouping."""
     own, word = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
     own_level, level = (AND, OR) if own == "and" else (OR, AND)
     texts = place.texts(node.values)
@@ -102,7 +98,10 @@ def _joined(place: Place, node: ast.BoolOp) -> Alternatives:
         yield f"{one} if {is_none(texts[0], 'is not')} else {other}", "truth of None", 2.4
 
 
-def _negation(place: Place, node: ast.UnaryOp) -> Alternatives:
+def negations(place: Place, node: ast.UnaryOp) -> Alternatives:
+    """Propose a removed or moved negation."""
+    if not isinstance(node.op, ast.Not):
+        return
     text = place.text(node.operand)
     yield text, "not removed", 1.2
     yield is_none(text), "truth of None", 2.2
@@ -179,4 +178,4 @@ def copied_tests(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
                     yield text, cost
 
 
-ON_EXPRESSIONS = (comparisons, booleans, conditions)
+ON_EXPRESSIONS = (comparisons, joined_conditions, negations, booleans, conditions)
