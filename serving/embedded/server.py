@@ -211,18 +211,11 @@ def application(engine: RepairService) -> "Starlette":
         lines = stream(base, pieces, finish, usage if counted else None)
         return StreamingResponse(lines, media_type="text/event-stream")
 
-    created, length = int(engine.started), MAX_MODEL_LEN
-    model = {
-        "id": MODEL,
-        "object": "model",
-        "created": created,
-        "owned_by": "m3agent",
-        "max_model_len": length,
-    }
+    model = {"id": MODEL, "object": "model", "created": int(engine.started), "owned_by": "m3agent"}
     routes = [
         fixed("/health", status="ok"),
         fixed("/version", version=__version__),
-        fixed("/v1/models", object="list", data=[model]),
+        fixed("/v1/models", object="list", data=[{**model, "max_model_len": MAX_MODEL_LEN}]),
         Route("/metrics", metrics),
         Route("/v1/chat/completions", completions, methods=["POST"]),
     ]
