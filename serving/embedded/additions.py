@@ -22,12 +22,13 @@ from m3agent.serving.embedded.code_file import (
     logical_sign,
     operands_of,
 )
+from m3agent.serving.embedded.operators.base import TABLES
 from m3agent.serving.embedded.syntax import FUNCTIONS, NAMES, is_condition, is_field, line_of, types
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-OPPOSITES = {"==": "!=", "!=": "==", "===": "!==", "!==": "===", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+OPPOSITES: dict[str, str] = TABLES["curly"]["opposites"]
 BLOCKS = types("block statement_block statement_list switch_case switch_default expression_case default_case")
 """Nodes whose children are statements."""
 VALUES = NAMES | types(
@@ -99,7 +100,7 @@ def statements(file: File, node: Node) -> Iterator[Change]:
 def calls(file: File, node: Node) -> Iterator[Change]:
     """Yield calls with one argument, and of methods without arguments, that the file has elsewhere."""
     above = node.parent
-    if node.type not in VALUES or above is None or "param" in above.type or above.type in FUNCTIONS:
+    if above is None or "param" in above.type or above.type in FUNCTIONS:
         return
     if is_field(node, "function", "name", "label", "type", "constructor", "key", "field", "property"):
         return
@@ -154,7 +155,7 @@ def conditions(file: File, node: Node) -> Iterator[Change]:
 
 def ends_of_texts(file: File, node: Node) -> Iterator[Change]:
     """Yield longer texts that begin with a text: those of the file, and with one more character."""
-    if node.type not in STRINGS or (node.parent is not None and "import" in node.parent.type):
+    if node.parent is not None and "import" in node.parent.type:
         return
     start, end = file.tree.span(node)
     text = file.tree.text_of(node)
@@ -165,4 +166,9 @@ def ends_of_texts(file: File, node: Node) -> Iterator[Change]:
         yield end - 1, end - 1, last, "constant", 2.1 + 0.04 * place
 
 
-ADDITIONS: tuple[Rewrite, ...] = (statements, calls, conditions, ends_of_texts)
+ADDITIONS: tuple[Rewrite, ...] = (
+    (types(""), statements),
+    (VALUES, calls),
+    (types(""), conditions),
+    (STRINGS, ends_of_texts),
+)

@@ -8,29 +8,12 @@ from functools import lru_cache
 
 from m3agent.serving.embedded.localise import Scores
 from m3agent.serving.embedded.mutants import SUSPICION, propose, rank
-from m3agent.serving.embedded.operators.base import Hints, Mutation
+from m3agent.serving.embedded.operators.base import TABLES, Hints, Mutation
 from m3agent.serving.embedded.rewrites import propose_plain
 from m3agent.serving.embedded.scope import Kinds
 from m3agent.serving.embedded.source import splice
 
-DOUBTFUL: Mapping[str, float] = {
-    "statement deleted": 1.6,
-    "condition removed": 1.4,
-    "raise dropped": 1.6,
-    "statement repeated": 1.4,
-    "condition": 0.8,
-    "operand dropped": 0.4,
-    "missing guard": 0.4,
-    "constant for variable": 0.4,
-    "call dropped": 0.4,
-    "argument dropped": 0.6,
-    "truth value": 0.4,
-    "decorator": 0.4,
-}
-"""Kinds of change that pass the tests more often than they repair.
-
-The value is added to the cost in the final choice.
-"""
+DOUBTFUL: Mapping[str, float] = TABLES["doubtful"]
 
 
 @dataclass(frozen=True)
@@ -70,16 +53,7 @@ def _proposed(path: str, text: str, known: str, hints: Hints, most: int) -> list
 def candidates(
     texts: Mapping[str, str], scores: Scores, kinds: Kinds, hints: Hints, most: int, seed: int
 ) -> list[PatchCandidate]:
-    """Return the best candidates, in order of trial.
-
-    Args:
-        texts: The files by path.
-        scores: Suspicion by file and line.
-        kinds: Types of values seen at run time.
-        hints: Facts from the issue and the tests.
-        most: Number of candidates to return.
-        seed: Decides the order of equal ranks.
-    """
+    """Return at most `most` candidates for `texts` (by path), in order of trial; `seed` orders equal ranks."""
     found: list[PatchCandidate] = []
     position = {path: number for number, path in enumerate(texts)}
     for path, lines in scores.items():
@@ -105,11 +79,7 @@ def _shared(old: list[str], new: list[str]) -> int:
 
 
 def minimal_edit(before: str, after: str) -> tuple[str, str]:
-    """Return the smallest replacement of whole lines that turns `before` into `after`.
-
-    Returns:
-        A passage that is unique in `before`, and the text that replaces it.
-    """
+    """Return a passage of whole lines that is unique in `before`, and what replaces it to give `after`."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     start = _shared(old, new)
     end = _shared(old[start:][::-1], new[start:][::-1])

@@ -227,5 +227,5 @@ class File:
         return list(dict.fromkeys(text for text in texts if len(text) <= 40))
 
 
-Rewrite = Callable[[File, "Node"], Iterator[Change]]
-"""An operator for one node of a file."""
+Rewrite = tuple[frozenset[str], Callable[[File, "Node"], Iterator[Change]]]
+"""Types of nodes (none: all), and an operator for one node of these types."""

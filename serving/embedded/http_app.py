@@ -11,13 +11,7 @@ from typing import Any
 async def served(app: Any, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
     """Yield the address of an ASGI application that runs in this event loop, such as `http://127.0.0.1:8000`.
 
-    Args:
-        app: The application.
-        host: Address to listen on.
-        port: Port to listen on; 0 for a free one.
-
-    Raises:
-        OSError: The address is not available.
+    Port 0 is a free one. Raises OSError if the address is not available.
     """
     import uvicorn
 

@@ -26,13 +26,7 @@ LINES = 700
 
 
 def ochiai(failed: int, passed: int, all_failed: int) -> float:
-    """Return the Ochiai coefficient of a line.
-
-    Args:
-        failed: Number of failing tests that ran the line.
-        passed: Number of passing tests that ran the line.
-        all_failed: Number of all failing tests.
-    """
+    """Return the Ochiai coefficient of a line, by the numbers of failing and passing tests that ran it."""
     return failed / math.sqrt(all_failed * (failed + passed)) if failed and all_failed else 0.0
 
 

@@ -12,7 +12,6 @@ from m3agent.serving.embedded.operators import (
     constants,
     containers,
     flow,
-    indexing,
     logic,
     missing,
     moves,
@@ -34,45 +33,19 @@ from m3agent.serving.embedded.source import (
 from m3agent.util.python_ast import parse
 
 ON_EXPRESSIONS: tuple[Expression, ...] = (
-    logic.comparisons,
-    logic.booleans,
-    logic.conditions,
-    arithmetic.operators,
-    arithmetic.signs,
-    arithmetic.offsets,
-    constants.literals,
-    constants.formats,
-    names.variables,
-    names.attributes,
-    names.self_missing,
-    names.unwrapped,
-    names.fragments,
-    calls.siblings,
-    calls.arguments,
-    calls.wrappers,
-    calls.awaits,
-    indexing.indices,
-    indexing.slices,
-    containers.order,
-    containers.shared,
+    *logic.ON_EXPRESSIONS,
+    *arithmetic.ON_EXPRESSIONS,
+    *constants.ON_EXPRESSIONS,
+    *names.ON_EXPRESSIONS,
+    *calls.ON_EXPRESSIONS,
+    *containers.ON_EXPRESSIONS,
 )
 
 ON_STATEMENTS: tuple[Whole, ...] = (
-    flow.assignments,
-    flow.jumps,
-    flow.branches,
-    flow.exceptions,
-    moves.deletions,
-    moves.moves,
-    moves.dedents,
-    moves.indents,
-    missing.guards,
-    missing.refusals,
-    missing.updates,
-    missing.returns,
-    missing.attributes,
-    missing.definitions,
-    containers.entries,
+    *flow.ON_STATEMENTS,
+    *moves.ON_STATEMENTS,
+    *missing.ON_STATEMENTS,
+    *containers.ON_STATEMENTS,
 )
 
 TOKEN = re.compile(r"[A-Za-z_]\w+|[<>=!]=|[<>]")
@@ -103,14 +76,7 @@ def propose(
     """Return ``(suspicion, mutation)`` for the best distinct, well-formed mutations, best first.
 
     The best have the smallest `rank`. If two operators propose the same change, the lower cost counts.
-
-    Args:
-        path: Path of the module.
-        text: Its text.
-        suspects: Lines and their suspicion; a statement without such a line of its own is not changed.
-        kinds: Types of values seen at run time.
-        hints: Facts from the issue and the tests.
-        most: Number of mutations to return; None for all.
+    A statement without a line in `suspects` of its own is not changed; `most` limits the number.
     """
     source = SourceFile(path, text)
     checked = Checker(source)
@@ -166,7 +132,8 @@ def _proposed(
 def _of_expressions(place: Place) -> Iterator[Mutation]:
     for node in place.source.expressions(place.statement):
         for operator in ON_EXPRESSIONS:
-            for text, kind, cost in operator(place, node):
+            takes = isinstance(node, operator.__annotations__["node"])
+            for text, kind, cost in operator(place, node) if takes else ():
                 yield place.change(kind, cost, _edit(place, node, text), line=node.lineno)
 
 

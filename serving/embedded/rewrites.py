@@ -24,7 +24,7 @@ from m3agent.serving.embedded.code_file import (
     Rewrite,
 )
 from m3agent.serving.embedded.mutants import rank
-from m3agent.serving.embedded.operators.base import Hints, Mutation
+from m3agent.serving.embedded.operators.base import TABLES, Hints, Mutation
 from m3agent.serving.embedded.source import Edit
 from m3agent.serving.embedded.syntax import (
     FUNCTIONS,
@@ -42,42 +42,7 @@ from m3agent.serving.embedded.syntax import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-OPERATORS: Mapping[str, tuple[tuple[str, float], ...]] = {
-    "<": (("<=", 0.6), (">", 0.9), (">=", 1.2)),
-    "<=": (("<", 0.6), (">=", 0.9), (">", 1.2)),
-    ">": ((">=", 0.6), ("<", 0.9), ("<=", 1.2)),
-    ">=": ((">", 0.6), ("<=", 0.9), ("<", 1.2)),
-    "==": (("!=", 0.8), (">=", 1.8), ("<=", 1.8)),
-    "!=": (("==", 0.8), (">", 1.8), ("<", 1.8)),
-    "===": (("!==", 0.8), (">=", 1.8), ("<=", 1.8)),
-    "!==": (("===", 0.8), (">", 1.8), ("<", 1.8)),
-    "&&": (("||", 0.8),),
-    "||": (("&&", 0.8), ("??", 1.8)),
-    "??": (("||", 1.2),),
-    "+": (("-", 0.9), ("*", 1.6)),
-    "-": (("+", 0.9), ("*", 1.8)),
-    "*": (("/", 1.2), ("+", 1.4)),
-    "/": (("*", 1.2), ("%", 1.6)),
-    "%": (("/", 1.4),),
-    "&": (("|", 1.2),),
-    "|": (("&", 1.2), ("||", 1.6)),
-    "^": (("&", 1.4), ("|", 1.4)),
-    "<<": ((">>", 1.2),),
-    ">>": (("<<", 1.2), (">>>", 1.8)),
-    "+=": (("-=", 1.0), ("=", 1.4)),
-    "-=": (("+=", 1.0), ("=", 1.4)),
-    "*=": (("/=", 1.2), ("+=", 1.4)),
-    "/=": (("*=", 1.2),),
-    "|=": (("&=", 1.2),),
-    "&=": (("|=", 1.2),),
-    "=": (("+=", 1.9),),
-    "++": (("--", 1.2),),
-    "--": (("++", 1.2),),
-    "break": (("continue", 1.6),),
-    "continue": (("break", 1.6),),
-}
-"""Other operators and keywords, each with the cost."""
-ONLY_JAVASCRIPT = frozenset({"??", ">>>"})
+TABLE = TABLES["curly"]
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!=", "===", "!=="})
 WITH_SIGNS = types(
     "binary_expression assignment_statement assignment_expression augmented_assignment_expression "
@@ -87,13 +52,7 @@ WITH_SIGNS = types(
 COUNTS = NAMES | types("binary_expression call_expression member_expression selector_expression")
 """Nodes that may be one more or less, as an index, a bound or an argument."""
 JUMPS = {"break_statement": "break", "continue_statement": "continue"}
-LITERALS = {"true": ("false", 0.9), "false": ("true", 0.9)}
-PAIRS = """
-    first last, start end, begin end, min max, floor ceil, floor round, ceil round, lower upper, left right, prefix suffix,
-    push unshift, push pop, shift pop, shift unshift, some every, any all, add delete, add remove, get set, keys values,
-    keys entries, slice splice, substring substr, slice substring, has get, filter map, find filter, length size, index last,
-    height width, next prev, before after, open close, read write, int uint, in out, old new, long short, parent child
-"""
+PAIRS = [pair.split() for pair in TABLE["pairs"].split(",")]
 
 
 def similar(name: str, others: Iterator[str] | list[str]) -> list[str]:
@@ -104,8 +63,8 @@ def similar(name: str, others: Iterator[str] | list[str]) -> list[str]:
 def paired(name: str) -> list[str]:
     """Return `name` with a word replaced by its counterpart: `lastIndexOf`, `HasSuffix`."""
     found = []
-    for pair in PAIRS.split(","):
-        for one, other in (pair.split(), pair.split()[::-1]):
+    for pair in PAIRS:
+        for one, other in (pair, pair[::-1]):
             for old, new in ((one, other), (one.title(), other.title())):
                 pattern = rf"(?<![a-z]){old}(?![a-z])" if old.islower() else rf"{old}(?![a-z])"
                 changed = re.sub(pattern, new, name)
@@ -123,44 +82,47 @@ def signs(file: File, node: Node) -> Iterator[Change]:
     start, end = file.tree.span(node)
     if node.parent is not None and (node.parent.type in WITH_SIGNS or node.type in JUMPS):
         text = JUMPS.get(node.type, node.type)
-        for other, cost in OPERATORS.get(text, ()) if node.is_named == (node.type in JUMPS) else ():
-            if not (file.tree.is_go and other in ONLY_JAVASCRIPT):
+        for other, cost in (
+            TABLE["instead"].get(text, {}).items() if node.is_named == (node.type in JUMPS) else ()
+        ):
+            if not (file.tree.is_go and other in TABLE["only_javascript"]):
                 kind = "comparison" if text in COMPARISONS else "operator"
                 yield start, start + len(text), other, kind, cost
-    if node.type in LITERALS:
-        other, cost = LITERALS[node.type]
-        yield start, end, other, "truth value", cost
+    if node.type in ("true", "false"):
+        for other, cost in TABLE["instead"][node.type].items():
+            yield start, end, other, "truth value", cost
 
 
 def operands(file: File, node: Node) -> Iterator[Change]:
-    """Yield dropped and swapped operands, off by one, and swapped branches of a conditional expression."""
+    """Yield dropped and swapped operands, and off by one."""
     tree = file.tree
     start, end = tree.span(node)
-    if node.type == "binary_expression":
-        left, sign, right = (field(node, name) for name in ("left", "operator", "right"))
-        if left is None or sign is None or right is None:
-            return
-        logical = sign.type in ("&&", "||", "??")
-        kind = "operand dropped" if logical else "missing or extra term"
-        if logical or sign.type in ("+", "-"):
-            yield start, end, tree.text_of(left), kind, 1.5 if logical else 1.3
-            yield start, end, tree.text_of(right), kind, 1.5 if logical else 2.2
-        elif sign.type in ("-", "/", "%"):
-            swapped = f"{tree.text_of(right)} {sign.type} {tree.text_of(left)}"
-            yield start, end, swapped, "operands swapped", 1.8
-        if sign.type in COMPARISONS and right.type not in {*NUMBERS, *STRINGS, "nil", "null", "undefined"}:
-            place = tree.offset(right.end_byte)
-            for text in (" + 1", " - 1"):
-                yield place, place, text, "off by one", 1.4
-    elif node.type == "ternary_expression":
-        test, one, other = (field(node, name) for name in ("condition", "consequence", "alternative"))
-        if test is None or one is None or other is None:
-            return
-        middle = tree.text_of(test)
-        swapped = f"{middle} ? {tree.text_of(other)} : {tree.text_of(one)}"
-        yield start, end, swapped, "branches swapped", 1.2
-        yield start, end, tree.text_of(one), "condition removed", 2.2
-        yield start, end, tree.text_of(other), "condition removed", 2.2
+    left, sign, right = (field(node, name) for name in ("left", "operator", "right"))
+    if left is None or sign is None or right is None:
+        return
+    if sign.type in ("&&", "||", "??"):
+        yield start, end, tree.text_of(left), "operand dropped", 1.5
+        yield start, end, tree.text_of(right), "operand dropped", 1.5
+    elif sign.type in ("+", "-"):
+        yield start, end, tree.text_of(left), "missing or extra term", 1.3
+        yield start, end, tree.text_of(right), "missing or extra term", 2.2
+    elif sign.type in ("/", "%"):
+        swapped = f"{tree.text_of(right)} {sign.type} {tree.text_of(left)}"
+        yield start, end, swapped, "operands swapped", 1.8
+    elif sign.type in COMPARISONS and right.type not in {*NUMBERS, *STRINGS, "nil", "null", "undefined"}:
+        place = tree.offset(right.end_byte)
+        yield place, place, " + 1", "off by one", 1.4
+        yield place, place, " - 1", "off by one", 1.4
+
+
+def branches(file: File, node: Node) -> Iterator[Change]:
+    """Yield swapped and dropped branches of a conditional expression."""
+    start, end = file.tree.span(node)
+    roles = (field(node, name) for name in ("condition", "consequence", "alternative"))
+    test, one, other = (file.tree.text_of(part) if part is not None else "" for part in roles)
+    yield start, end, f"{test} ? {other} : {one}", "branches swapped", 1.2
+    yield start, end, one, "condition removed", 2.2
+    yield start, end, other, "condition removed", 2.2
 
 
 def conditions(file: File, node: Node) -> Iterator[Change]:
@@ -220,7 +182,7 @@ def numbers(file: File, node: Node) -> Iterator[Change]:
 
 def strings(file: File, node: Node) -> Iterator[Change]:
     """Yield other texts of the file, texts that the issue or the failure quotes, and the empty text."""
-    if node.type not in STRINGS or (node.parent is not None and "import" in node.parent.type):
+    if node.parent is not None and "import" in node.parent.type:
         return
     start, end = file.tree.span(node)
     text = file.tree.text_of(node)
@@ -236,49 +198,47 @@ def strings(file: File, node: Node) -> Iterator[Change]:
     yield start, end, 2 * mark, "constant", 2.4
 
 
+def fields(file: File, node: Node) -> Iterator[Change]:
+    """Yield other fields, and the value itself in place of its field."""
+    tree, above = file.tree, node.parent
+    before = before_dot(above) if above is not None and above.type != "pair" else None
+    if above is None or before is None:
+        return
+    start, end = tree.span(node)
+    text = tree.text_of(node)
+    owned = [name for name in file.fields.get(tree.text_of(before), ()) if name != text]
+    for other in paired(text):
+        yield start, end, other, "attribute", 1.1
+    for other in dict.fromkeys([*similar(text, owned), *owned[:MOST_NAMES]]):
+        yield start, end, other, "attribute", 1.7
+    for other in similar(text, file.fields.get("", [])):
+        yield start, end, other, "attribute", 2.0
+    if not is_field(above, "function", "left"):
+        yield *tree.span(above), tree.text_of(before), "attribute dropped", 2.3
+
+
 def names(file: File, node: Node) -> Iterator[Change]:
-    """Yield other variables, functions and fields."""
+    """Yield other variables and functions."""
     start, end = file.tree.span(node)
-    text = file.tree.text_of(node)
-    if node.type in FIELDS and node.parent is not None and node.parent.type != "pair":
-        before = before_dot(node.parent)
-        if before is None:
-            return
-        owned = [name for name in file.fields.get(file.tree.text_of(before), ()) if name != text]
-        for other in paired(text):
-            yield start, end, other, "attribute", 1.1
-        for other in dict.fromkeys([*similar(text, owned), *owned[:MOST_NAMES]]):
-            yield start, end, other, "attribute", 1.7
-        for other in similar(text, file.fields.get("", [])):
-            yield start, end, other, "attribute", 2.0
-        if is_field(node.parent, "function"):
-            return
-        if not is_field(node.parent, "left"):
-            yield *file.tree.span(node.parent), file.tree.text_of(before), "attribute dropped", 2.3
-    elif node.type in NAMES or node.type in ("nil", "null", "undefined"):
-        if is_field(node, "name", "label", "type", "constructor") or (
-            node.parent is not None and ("param" in node.parent.type or node.parent.type in FUNCTIONS)
-        ):
-            return
-        if is_field(node, "function"):
-            others = [*paired(text), *similar(text, file.called), *file.called[:MOST_NAMES]]
-            for other in dict.fromkeys(others):
-                yield start, end, other, "function", 1.8
-            return
-        known = [name for name in file.names(node) if name not in (text, "_")]
-        for place, other in enumerate(dict.fromkeys([*similar(text, known)[:2], *known])):
-            if place == 2 * MOST_NAMES:
-                break
-            yield start, end, other, "variable", 1.7 + 0.06 * place
-        if node.parent is not None and node.parent.type in ("return_statement", "expression_list"):
-            yield start, end, file.nil, "constant for variable", 2.2
+    text, above = file.tree.text_of(node), node.parent.type if node.parent is not None else ""
+    if is_field(node, "name", "label", "type", "constructor") or "param" in above or above in FUNCTIONS:
+        return
+    if is_field(node, "function"):
+        others = [*paired(text), *similar(text, file.called), *file.called[:MOST_NAMES]]
+        for other in dict.fromkeys(others):
+            yield start, end, other, "function", 1.8
+        return
+    known = [name for name in file.names(node) if name not in (text, "_")]
+    nearest = list(dict.fromkeys([*similar(text, known)[:2], *known]))[: 2 * MOST_NAMES]
+    for place, other in enumerate(nearest):
+        yield start, end, other, "variable", 1.7 + 0.06 * place
+    if above in ("return_statement", "expression_list"):
+        yield start, end, file.nil, "constant for variable", 2.2
 
 
 def calls(file: File, node: Node) -> Iterator[Change]:
     """Yield swapped and dropped arguments, dropped calls, and missing `await`."""
     tree = file.tree
-    if node.type != "call_expression":
-        return
     function, given = field(node, "function"), field(node, "arguments")
     if function is None or given is None:
         return
@@ -321,14 +281,10 @@ def statements(file: File, node: Node) -> Iterator[Change]:
             yield end, end, f"\nif err != nil {{\nreturn {values}\n}}", "missing guard", 1.4
 
 
-EMPTY = {"pointer_type": "{} == nil", "slice_type": "len({}) == 0", "map_type": "{} == nil"}
-"""Tests for an empty value, by the type of a Go parameter."""
-
-
 def guards(file: File, node: Node) -> Iterator[Change]:
     """Yield checks of parameters at the start of a function."""
     tree = file.tree
-    if node.type not in ("block", "statement_block") or not is_field(node, "body"):
+    if not is_field(node, "body"):
         return
     function = node.parent
     listed = field(function, "parameters") if function is not None and function.type in FUNCTIONS else None
@@ -346,7 +302,11 @@ def guards(file: File, node: Node) -> Iterator[Change]:
             for value in ("", f" {text}", " false", " ''"):
                 yield place, place, f" if ({text} == null) return{value};", "missing guard", 2.6
         elif kind is not None and tree.is_go:
-            test = EMPTY.get(kind.type, '{} == ""' if tree.text_of(kind) == "string" else "").format(text)
+            test = (
+                TABLE["empty"]
+                .get(kind.type, '{} == ""' if tree.text_of(kind) == "string" else "")
+                .format(text)
+            )
             if test:
                 returned = f"return {', '.join(zero_values(tree, function))}".strip()
                 yield place, place, f"\nif {test} {{\n{returned}\n}}\n", "missing guard", 2.6
@@ -374,15 +334,17 @@ def zero_values(tree: SyntaxTree, function: Node) -> list[str]:
 
 
 CHANGES: tuple[Rewrite, ...] = (
-    signs,
-    operands,
-    conditions,
-    numbers,
-    strings,
-    names,
-    calls,
-    statements,
-    guards,
+    (types(""), signs),
+    (types("binary_expression"), operands),
+    (types("ternary_expression"), branches),
+    (types(""), conditions),
+    (types(""), numbers),
+    (STRINGS, strings),
+    (FIELDS, fields),
+    (NAMES | types("nil null undefined"), names),
+    (types("call_expression"), calls),
+    (types(""), statements),
+    (types("block statement_block"), guards),
 )
 REWRITES = (*CHANGES, *ADDITIONS)
 
@@ -392,12 +354,7 @@ def propose_plain(
 ) -> list[tuple[float, Mutation]]:
     """Return ``(suspicion, mutation)`` for the best distinct changes of a file, best first.
 
-    Args:
-        path: Path of the file.
-        text: Its text.
-        suspects: Lines and their suspicion; only nodes that begin on such a line are changed.
-        hints: Facts from the issue and the tests.
-        most: Number of mutations to return.
+    Only nodes that begin on a line in `suspects` are changed.
     """
     file = File(SyntaxTree(path, text), hints)
     found: dict[Edit, tuple[float, Mutation]] = {}
@@ -406,8 +363,9 @@ def propose_plain(
         suspicion = suspects.get(line, 0.0)
         if suspicion <= 0:
             continue
-        for rewrite in REWRITES:
-            for start, end, new, operator, cost in rewrite(file, node):
+        for kinds, rewrite in REWRITES:
+            changes = rewrite(file, node) if not kinds or node.type in kinds else ()
+            for start, end, new, operator, cost in changes:
                 edit = Edit(start, end, new)
                 known = found.get(edit)
                 if text[start:end] != new and (known is None or cost < known[1].cost):

@@ -180,6 +180,11 @@ class Scope:
                 found[item.target.id] = None
         return [name for name in found if name not in plain]
 
+    @property
+    def own_attributes(self) -> list[str]:
+        """The attributes of ``self`` if the function is a method."""
+        return self.self_attributes if self.is_method else []
+
     @cached_property
     def constants(self) -> dict[type, list[object]]:
         """The distinct constants of this function, by type."""

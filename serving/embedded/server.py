@@ -211,18 +211,11 @@ def application(engine: RepairService) -> "Starlette":
         lines = stream(base, pieces, finish, usage if counted else None)
         return StreamingResponse(lines, media_type="text/event-stream")
 
-    created, length = int(engine.started), MAX_MODEL_LEN
-    model = {
-        "id": MODEL,
-        "object": "model",
-        "created": created,
-        "owned_by": "m3agent",
-        "max_model_len": length,
-    }
+    model = {"id": MODEL, "object": "model", "created": int(engine.started), "owned_by": "m3agent"}
     routes = [
         fixed("/health", status="ok"),
         fixed("/version", version=__version__),
-        fixed("/v1/models", object="list", data=[model]),
+        fixed("/v1/models", object="list", data=[{**model, "max_model_len": MAX_MODEL_LEN}]),
         Route("/metrics", metrics),
         Route("/v1/chat/completions", completions, methods=["POST"]),
     ]
@@ -254,15 +247,7 @@ async def embedded_server(
     """Run the engine while the context is open, and yield its address, which ends in ``/v1``.
 
     The policy works in a thread, so the caller's event loop stays free.
-
-    Args:
-        host: Address to listen on; loopback by default.
-        port: Port to listen on; 0 for a free one.
-        candidates: Most candidates to try; None for the default limits (see `Budget.chosen`).
-        seed: Decides the order of equal ranks.
-
-    Raises:
-        OSError: The address is not available.
+    Port 0 is a free one; for `candidates` see `Budget.chosen`. Raises OSError if the address is not available.
     """
     engine = RepairService(Budget.chosen(candidates, seed))
     async with served(application(engine), host, port) as url:

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from m3agent.serving.wire.codec import Call
-from m3agent.serving.wire.mended import mended_object, refuse_constant
+from m3agent.serving.wire.coerce import mended_object, refuse
 
 _FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*(json|jsonl|tool_calls?|)[ \t]*$")
 _ANY_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
 _TAG = re.compile(r"<(tool_calls?|function_calls?)>|\[(TOOL_CALLS?)\]")
 _ARGUMENTS = ("arguments", "parameters", "input", "args")
 _BESIDE = frozenset({"name", "id", "type", "index", *_ARGUMENTS})
-_DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
+_DECODER = json.JSONDecoder(strict=False, parse_constant=refuse)
 _BLANK = re.compile(r"[\s,;]*")
 
 

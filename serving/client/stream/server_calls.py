@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from m3agent.serving.wire.mended import mended_object, strict_value
+from m3agent.serving.wire.coerce import mended_object, strict_value
 
 
 @dataclass

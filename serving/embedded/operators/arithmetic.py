@@ -2,49 +2,26 @@
 
 import ast
 
-from m3agent.serving.embedded.operators.base import Alternatives, Place
+from m3agent.serving.embedded.operators.base import (
+    INSTEAD,
+    TABLES,
+    Alternatives,
+    Place,
+    operator_of,
+)
 from m3agent.serving.embedded.source import AND, ATOM, BINDING, OR, POWER, bound
 
-SIGNS: dict[type[ast.operator], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.Pow: "**",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.BitXor: "^",
-    ast.MatMult: "@",
-}
-
-INSTEAD: dict[str, tuple[tuple[str, float], ...]] = {
-    "+": (("-", 1.0), ("*", 2.0), ("|", 3.6), ("%", 3.8)),
-    "-": (("+", 1.0), ("*", 2.8), ("/", 3.0), ("%", 3.0), ("//", 3.4)),
-    "*": (("/", 1.4), ("+", 1.8), ("**", 2.0), ("//", 2.0), ("-", 2.8), ("%", 3.4)),
-    "/": (("//", 1.2), ("*", 1.4), ("%", 2.4), ("-", 2.8), ("+", 3.0)),
-    "//": (("/", 1.2), ("%", 1.6), ("*", 2.0), ("-", 2.8), (">>", 3.6)),
-    "%": (("//", 1.4), ("/", 2.0), ("-", 2.8), ("*", 3.0), ("&", 3.6)),
-    "**": (("*", 1.4), ("/", 3.4), ("//", 3.6)),
-    "<<": ((">>", 1.0), ("*", 3.0)),
-    ">>": (("<<", 1.0), ("//", 3.0), ("/", 3.6)),
-    "&": (("|", 1.2), ("^", 1.6), ("and", 2.8), ("-", 2.8)),
-    "|": (("&", 1.2), ("^", 1.6), ("or", 2.8), ("+", 3.0)),
-    "^": (("&", 1.4), ("|", 1.4), ("**", 1.8)),
-    "@": (("*", 1.4),),
+SIGNS = {
+    operator_of(f"a {sign} b"): sign
+    for sign in ["+", "-", "*", "/", "//", "%", "**", "<<", ">>", "&", "|", "^", "@"]
 }
 
 SIDED = ("-", "/", "//", "%", "**", "<<", ">>", "+", "|")
 SIZED = frozenset(("str", "list", "tuple", "dict", "set", "deque", "bytes"))
 NUMBERS = frozenset(("int", "float", "Decimal", "Fraction", "bool"))
-OF_NUMBERS = frozenset(["len", "int", "abs", "sum", "round", "min", "max", "ord"])
-OF_OTHERS = frozenset(
-    ["str", "list", "sorted", "set", "dict", "tuple", "enumerate", "zip", "range", "map", "filter"]
+OF_NUMBERS, OF_OTHERS, FACTORS = (
+    TABLES["arithmetic"][name] for name in ("of_numbers", "of_others", "factors")
 )
-"""Functions whose result is, and is not, a number."""
 NO_NUMBERS = (
     ast.List | ast.Dict | ast.Set | ast.Tuple | ast.ListComp | ast.JoinedStr | ast.Compare | ast.BoolOp
 )
@@ -63,15 +40,13 @@ def atom(text: str) -> str:
     return bound(text, ATOM)
 
 
-def operators(place: Place, node: ast.expr) -> Alternatives:
+def operators(place: Place, node: ast.BinOp) -> Alternatives:
     """Propose another operator, swapped or dropped operands, or another grouping."""
-    if not isinstance(node, ast.BinOp):
-        return
     sign = SIGNS[type(node.op)]
     left, right = place.text(node.left), place.text(node.right)
     if isinstance(node.left, ast.Constant) and isinstance(node.left.value, str) and sign == "%":
         return  # text formatting
-    for other, cost in INSTEAD[sign]:
+    for other, cost in INSTEAD[sign].items():
         yield joined(left, other, right), "arithmetic operator", cost
     if sign in SIDED:
         yield joined(right, sign, left), "operands swapped", 2.8 if sign in "+|" else 1.8
@@ -112,12 +87,13 @@ def numeric(place: Place, node: ast.expr) -> bool | None:
             return False if isinstance(node, NO_NUMBERS) else None
 
 
-def offsets(place: Place, node: ast.expr) -> Alternatives:
+def offsets(
+    place: Place, node: ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp
+) -> Alternatives:
     """Propose a value one more or less, or with a value of the scope added, subtracted or multiplied."""
-    values = ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp
     whole = ast.Expr | ast.keyword | ast.withitem | ast.FormattedValue | ast.For
     parent = place.parent(node)
-    if not isinstance(node, values) or isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
+    if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
         return
     inner = isinstance(parent, ast.BinOp) and isinstance(node, ast.BinOp)
     number = numeric(place, node)
@@ -141,20 +117,16 @@ def offsets(place: Place, node: ast.expr) -> Alternatives:
             yield joined(text, "*", name), "missing factor", 4.8 + near
             yield f"max({text}, {name})", "missing bound", 5.0 + near
             yield f"min({text}, {name})", "missing bound", 5.0 + near
-    for name in place.names(node):
-        if place.scope.kinds(name) & SIZED and name != text:
+    for name in place.names_of(node, *SIZED, unknown=False):
+        if name != text:
             yield f"{text} - len({name})", "missing term", 4.4
             yield f"{text} + len({name})", "missing term", 4.8
     later = 0.0 if number else 1.0
-    for written, more in (
-        (f"max(0, {text})", 0.0),
-        (joined(text, "**", "2"), 0.0),
-        (joined("2", "*", text), 0.0),
-        (joined(text, "//", "2"), 0.0),
-        (joined(text, "%", "2"), 0.0),
-        (joined(text, "/", "100"), 0.2),
-        (joined(text, "*", "100"), 0.4),
-        (joined("1", "-", text), 0.2),
-    ):
-        yield written, "missing factor", 4.8 + more + later
+    yield f"max(0, {text})", "missing factor", 4.8 + later
+    for written, more in FACTORS.items():
+        left, sign, right = (text if part == "x" else part for part in written.split())
+        yield joined(left, sign, right), "missing factor", 4.8 + more + later
     yield f"1 + {text}", "off by one", 5.4 + later
+
+
+ON_EXPRESSIONS = (operators, signs, offsets)

@@ -1,11 +1,21 @@
 """Input and output types of the operators, and how they handle whole statements as lines of text."""
 
 import ast
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from m3agent.serving.embedded.scope import Module, Scope
 from m3agent.serving.embedded.source import Edit, SourceFile, first_line
+from m3agent.util.python_ast import parse
+
+TABLES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("tables.toml").read_text("utf-8"))
+"""What the operators propose, with the costs; the file explains its rows."""
+
+INSTEAD: dict[str, dict[str, float]] = TABLES["python"]["instead"]
+"""Other operators for each of Python's operators."""
 
 LEAVING = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 """Statements after which their block ends."""
@@ -80,6 +90,11 @@ class Place:
         own = self.scope.comprehension_names(node)
         return own + [name for name in self.scope.before(self.statement.lineno) if name not in own]
 
+    def names_of(self, node: ast.AST, *kinds: str, unknown: bool = True) -> list[str]:
+        """Return the variables of these types that can be read at `node`, with `unknown` also those of unknown type."""
+        usual = set(kinds) if unknown else set[str]()
+        return [name for name in self.names(node) if (self.scope.kinds(name) or usual).intersection(kinds)]
+
     def unread(self, name: str, bonus: float) -> float:
         """Return what a variable saves: `bonus` if no code reads it, so that it may be the missing one."""
         return bonus if name in self.scope.unread else 0.0
@@ -107,8 +122,8 @@ class Place:
         yield self.change(operator, cost, Edit(at, at, text))
 
 
-Expression = Callable[[Place, ast.expr], Alternatives]
-"""An operator for one expression."""
+Expression = Callable[[Place, Any], Alternatives]
+"""An operator for one expression of the types that its annotation of `node` names."""
 
 Whole = Callable[[Place], Iterator[Mutation]]
 """An operator for one statement."""
@@ -142,3 +157,12 @@ def shortened(items: list[str]) -> Iterator[list[str]]:
     """Yield the items without each of them."""
     for at in range(len(items)):
         yield items[:at] + items[at + 1 :]
+
+
+def operator_of(example: str) -> type[Any]:
+    """Return the type of the operator or comparison in an example, such as `a + b`."""
+    match parse(example, mode="eval").body:
+        case ast.BinOp(op=sign) | ast.Compare(ops=[sign]):
+            return type(sign)
+        case _:
+            raise ValueError(example)

@@ -3,62 +3,24 @@
 import ast
 
 from m3agent.serving.embedded.operators.arithmetic import atom, numeric
-from m3agent.serving.embedded.operators.base import Alternatives, Place, is_stored, shortened, swapped
+from m3agent.serving.embedded.operators.base import (
+    TABLES,
+    Alternatives,
+    Place,
+    is_stored,
+    shortened,
+    swapped,
+)
 from m3agent.serving.embedded.source import parameters
 
-SIBLINGS = """
-    min max sum, any all, sum len max, sorted reversed list set, list tuple set sorted,
-    int float round str bool, floor ceil trunc, append extend add appendleft insert,
-    add discard update append, update setdefault, remove discard pop, pop popleft get popitem,
-    startswith endswith, lower upper title capitalize casefold swapcase, keys values items,
-    strip lstrip rstrip, find rfind index rindex, split rsplit splitlines partition, partition rpartition,
-    ljust rjust center zfill, union intersection difference symmetric_difference,
-    issubset issuperset isdisjoint, isdigit isalpha isalnum isnumeric isdecimal isspace,
-    isupper islower istitle, removeprefix removesuffix, replace strip, match search fullmatch findall,
-    heappush heappop heappushpop heapreplace, bisect_left bisect_right bisect,
-    insort_left insort_right insort, sort reverse, zip zip_longest,
-    permutations combinations product combinations_with_replacement, islice takewhile dropwhile filterfalse,
-    sin cos tan, log log2 log10 log1p exp, mean median mode, stdev pstdev, variance pvariance,
-    isinstance issubclass, getattr hasattr, enumerate range, map filter, copy deepcopy, loads load,
-    dumps dump, seconds total_seconds, weekday isoweekday, now utcnow today, read readline readlines,
-    write writelines, encode decode, ord chr, bin hex oct, divmod pow, most_common elements,
-    exists is_file is_dir
-"""
-"""Functions and methods that are taken for each other."""
-
-METHODS_OF: dict[str, tuple[str, ...]] = {
-    "str": ("strip()", "lower()", "upper()", "split()", "rstrip()", "lstrip()", "title()", "casefold()"),
-    "dict": ("items()", "values()", "keys()", "copy()"),
-    "list": ("copy()",),
-    "set": ("copy()",),
-}
-
-WRAPPERS = """
-    int 3.2, str 3.2, float 3.4, list 3.2, abs 3.2, len 3.2, sorted 3.2, set 3.4, tuple 3.6, dict 4.0,
-    round 3.8, sum 4.0, max 4.2, min 4.2, reversed 4.0, bool 4.2, enumerate 4.0, any 4.4, all 4.4
-"""
-"""Functions of one argument, with the cost."""
-OF_COLLECTIONS = "list len sorted set tuple dict sum max min reversed enumerate any all"
-
-KEYS = ("len", "str.lower", "abs", "lambda item: item[0]", "lambda item: item[1]", "lambda item: -item[1]")
-OMITTED: dict[str, tuple[str, ...]] = {
-    "range": ("1", "-1", "2"),
-    "enumerate": ("1", "start=1"),
-    "round": ("2", "1"),
-    "sum": ("0", "1", "[]"),
-    "next": ("None",),
-    "split": ("','", "' '", "'\\n'", "None, 1", "':'", "'='", "'-'", "'/'", "'.'"),
-    "strip": ("'.'", "','", "'\"'"),
-    "getattr": ("None",),
-}
-"""Last arguments that are often missing."""
-DEFAULTS = ("0", "[]", "''", "{}", "False", "1", "()", "set()", "0.0")
-UNITS = ("weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds")
+TABLE = TABLES["calls"]
+SIBLINGS = [family.split() for family in TABLE["siblings"].strip().split("\n")]
+UNITS: list[str] = TABLE["units"]
 
 
-def siblings(place: Place, node: ast.expr) -> Alternatives:
+def siblings(place: Place, node: ast.Name | ast.Attribute) -> Alternatives:
     """Propose a function or method of the same family."""
-    if not isinstance(node, ast.Name | ast.Attribute) or is_stored(node):
+    if is_stored(node):
         return
     if isinstance(node, ast.Name):
         prefix, name = "", node.id
@@ -66,16 +28,14 @@ def siblings(place: Place, node: ast.expr) -> Alternatives:
             return
     else:
         prefix, name = place.text(node.value) + ".", node.attr
-    for family in map(str.split, SIBLINGS.split(",")):
+    for family in SIBLINGS:
         for other in family if name in family else ():
             if other != name:
                 yield prefix + other, "sibling function", 1.6
 
 
-def arguments(place: Place, node: ast.expr) -> Alternatives:
+def arguments(place: Place, node: ast.Call) -> Alternatives:
     """Propose swapped, dropped or added arguments."""
-    if not isinstance(node, ast.Call):
-        return
     texts, keywords = place.texts(node.args), place.texts(node.keywords)
     name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
     start = place.text(node.func)
@@ -129,16 +89,16 @@ def _known(place: Place, node: ast.Call, name: str, texts: list[str], keywords: 
     if name in ("sorted", "sort") and not any(text.startswith("reverse") for text in keywords):
         found.append(([*given, "reverse=True"], 2.2))
     if name in ("sorted", "sort", "min", "max") and not any(text.startswith("key") for text in keywords):
-        found += [([*given, f"key={key}"], 3.4) for key in KEYS]
+        found += [([*given, f"key={key}"], 3.4) for key in TABLE["keys"]]
         attributes = place.module.all_attributes[:12]
         found += [([*given, f"key=lambda item: item.{attribute}"], 4.2) for attribute in attributes]
     if name in ("min", "max") and not keywords and len(texts) == 1:
         found += [([*texts, "default=0"], 3.0), ([*texts, "default=None"], 3.0)]
     if name == "get" and len(texts) == 1:
-        found += [([*texts, default], 2.6) for default in DEFAULTS]
+        found += [([*texts, default], 2.6) for default in TABLE["defaults"]]
     if name == "pop" and isinstance(node.func, ast.Attribute):
         found += [([*texts, "None"], 2.6)] if texts else [(["0"], 1.8), (["-1"], 2.8)]
-    found += [([*given, value], 2.4) for value in OMITTED.get(name, ())]
+    found += [([*given, value], 2.4) for value in TABLE["omitted"].get(name, ())]
     if name == "split" and len(texts) in (1, 2):
         found.append(([*texts, "1"], 2.4))
     return found
@@ -195,21 +155,20 @@ def wrappers(place: Place, node: ast.expr) -> Alternatives:
     if "\n" in text:
         return
     number = numeric(place, node)
-    collecting = OF_COLLECTIONS.split()
     outer = parent.func.id if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) else ""
     typing = -0.8 if place.hints.errors & {"TypeError", "AttributeError"} else 0.0
-    for wrapper, written in map(str.split, WRAPPERS.split(",")):
-        senseless = number and wrapper in collecting
+    for wrapper, usual in TABLE["wrappers"].items():
+        senseless = number and wrapper in TABLE["of_collections"]
         if senseless or outer == wrapper or (number is False and wrapper in ("abs", "round")):
             continue
-        cost = float(written) + typing
+        cost = usual + typing
         yield f"{wrapper}({text})", "missing conversion", cost
         if wrapper == "round":
             yield f"round({text}, 2)", "missing conversion", cost + 0.2
     if number:
         return
     kinds = place.scope.kinds(node.id) if isinstance(node, ast.Name) else set()
-    for kind, methods in METHODS_OF.items():
+    for kind, methods in TABLE["methods_of"].items():
         for method in methods if not kinds or kind in kinds else ():
             yield f"{atom(text)}.{method}", "missing method call", (3.2 if kinds else 4.0) + typing
     if isinstance(node, ast.Name) and not kinds & {"int", "float", "str", "bool"}:
@@ -217,8 +176,11 @@ def wrappers(place: Place, node: ast.expr) -> Alternatives:
             yield f"{text}.{attribute}", "missing attribute", 3.6 + typing
 
 
-def awaits(place: Place, node: ast.expr) -> Alternatives:
+def awaits(place: Place, node: ast.Call) -> Alternatives:
     """Propose a missing ``await``."""
     inside = isinstance(place.scope.function, ast.AsyncFunctionDef)
-    if inside and isinstance(node, ast.Call) and not isinstance(place.parent(node), ast.Await):
+    if inside and not isinstance(place.parent(node), ast.Await):
         yield f"await {place.text(node)}", "missing await", 2.4
+
+
+ON_EXPRESSIONS = (siblings, arguments, wrappers, awaits)

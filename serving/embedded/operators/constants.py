@@ -5,16 +5,9 @@ import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
-from m3agent.serving.embedded.operators.base import Alternatives, Place, is_stored, shortened, swapped
+from m3agent.serving.embedded.operators.base import TABLES, Alternatives, Place, is_stored, shortened, swapped
 
-EMPTIES = ("None", "0", "[]", "{}", "''", "False", "True", "-1", "()", "1", "set()", "0.0")
-USUAL_NUMBERS = (7, 10, 12, 16, 24, 26, 30, 31, 60, 100, 256, 360, 365, 366, 400, 1000, 1024, 3600, 86400)
-FACTORS = (10, 100, 2, 60, 1000)
-MODES = ("r", "w", "a", "x", "rb", "wb", "ab", "r+", "w+", "a+")
-SEPARATORS = ("", " ", ",", ", ", "\n", "-", "_", ".", "/", ":", ";", "=", "|", "\t", "  ", "0", "*")
-PATTERNS = r"+ *, * +, ? *, \d \w, \w \d, \s \S, * *?, + +?"
-PUNCTUATION = (" ", ""), (", ", " "), (" ", ", "), (",", ";"), ("-", "_"), ("/", "-"), (":", "="), ("\\n", "")
-"""Pieces of texts, each with what may belong in its place."""
+TABLE = TABLES["constants"]
 
 
 def literals(place: Place, node: ast.expr) -> Alternatives:
@@ -47,7 +40,7 @@ def literals(place: Place, node: ast.expr) -> Alternatives:
 
 def _others(place: Place, node: ast.expr, operator: str, cost: float) -> Alternatives:
     text = place.text(node)
-    for number, other in enumerate(EMPTIES):
+    for number, other in enumerate(TABLE["empties"]):
         if other != text:
             yield other, operator, cost + number * 0.1
     if isinstance(place.parent(node), ast.Return | ast.Assign):
@@ -66,8 +59,8 @@ def _numbers(place: Place, node: ast.Constant, value: float) -> Alternatives:
     else:
         found += [(0.0, 2.2), (1.0, 2.2), (round(1 - value, 12), 2.6)]
     found += [(-value, 2.0), *((number, 3.0) for number in place.hints.numbers)]
-    found += [(value * factor, 2.8) for factor in FACTORS]
-    for divisor in FACTORS:
+    found += [(value * factor, 2.8) for factor in TABLE["factors"]]
+    for divisor in TABLE["factors"]:
         if not isinstance(value, int):
             found.append((round(value / divisor, 15), 2.8))
         elif value % divisor == 0:
@@ -75,7 +68,7 @@ def _numbers(place: Place, node: ast.Constant, value: float) -> Alternatives:
     for constants, cost in ((place.scope.constants, 2.6), (place.module.constants, 3.2)):
         found += [(other, cost) for kind in (int, float) for other in constants.get(kind, [])[:24]]
     if isinstance(value, int):
-        found += [(number, 4.0) for number in USUAL_NUMBERS]
+        found += [(number, 4.0) for number in TABLE["usual_numbers"]]
         found += [(value + step, 3.4) for step in (2, -2, 3, -3, 10, -10)]
         found += [(int("".join(digits)), 3.4) for digits in swapped(list(str(abs(value))))]
     assigned = isinstance(place.parent(node), ast.Assign | ast.Return | ast.Call | ast.keyword)
@@ -89,10 +82,8 @@ def _numbers(place: Place, node: ast.Constant, value: float) -> Alternatives:
     if assigned:
         yield "float('inf')", "empty value", 3.6
         yield "float('-inf')", "empty value", 3.8
-    for name in place.names(node):
-        kinds = place.scope.kinds(name)
-        if not kinds or kinds & {"int", "float"}:
-            yield name, "constant for variable", 3.4 - place.unread(name, 1.0)
+    for name in place.names_of(node, "int", "float"):
+        yield name, "constant for variable", 3.4 - place.unread(name, 1.0)
 
 
 def _quoted(text: str, like: str) -> str:
@@ -122,8 +113,8 @@ def _texts(place: Place, node: ast.Constant, value: str) -> Alternatives:
 
 
 def _other_texts(place: Place, parent: ast.AST | None, value: str) -> Iterator[tuple[str, float]]:
-    if value in MODES:
-        yield from ((mode, 2.4) for mode in MODES)
+    if value in TABLE["modes"]:
+        yield from ((mode, 2.4) for mode in TABLE["modes"])
     yield from ((changed, 2.8) for changed in _variants(value))
     yield from ((text, 3.4) for text in place.hints.strings)
     if isinstance(parent, ast.Subscript | ast.Call):
@@ -135,7 +126,7 @@ def _other_texts(place: Place, parent: ast.AST | None, value: str) -> Iterator[t
             if isinstance(other, str) and len(other) < 60 and "\n" not in other[:-1]:
                 yield other, cost if _alike(value, other) else cost + 0.8
     if len(value) <= 2:
-        yield from ((separator, 3.2) for separator in SEPARATORS)
+        yield from ((separator, 3.2) for separator in TABLE["separators"])
     else:
         yield "", 4.0
 
@@ -156,7 +147,7 @@ def _variants(value: str) -> Iterator[str]:
                 yield _replaced(value, match, str(digit))
     for match in re.finditer(r"%[A-Za-z]", value):
         yield _replaced(value, match, match[0].swapcase())
-    for old, new in map(str.split, PATTERNS.split(", ")):
+    for old, new in TABLE["patterns"]:
         for match in re.finditer(re.escape(old), value):
             yield _replaced(value, match, new)
     if re.search(r"[\\\[^$]", value):
@@ -187,18 +178,16 @@ def _specifications(text: str, start: int, end: int) -> Alternatives:
         yield _replaced(text, match, other, start), "format", cost
 
 
-def formats(place: Place, node: ast.expr) -> Alternatives:
+def formats(place: Place, node: ast.JoinedStr) -> Alternatives:
     """Propose another format specification in an f-string, or another name in its braces.
 
     A specification is a precision, width, alignment or kind.
     """
-    if not isinstance(node, ast.JoinedStr):
-        return
     text = place.text(node)
     for specification in re.finditer(r":([^{}]*)\}", text):
         yield from _specifications(text, *specification.span(1))
     names = place.names(node)
-    names += [f"self.{name}" for name in place.scope.self_attributes if place.scope.is_method]
+    names += [f"self.{name}" for name in place.scope.own_attributes]
     for match in re.finditer(r"(?<=\{)([A-Za-z_][A-Za-z_0-9.]*)", text):
         base, _, attribute = match[1].rpartition(".")
         owned = place.module.attributes.get(base, []) if base and attribute else []
@@ -206,7 +195,10 @@ def formats(place: Place, node: ast.expr) -> Alternatives:
             if other != match[1]:
                 yield _replaced(text, match, other), "name in text", 2.8
     for match in re.finditer(r"(?:^|\})[^{}]+(?:\{|$)", text[1:]):
-        for old, new in PUNCTUATION:
+        for old, new in TABLE["punctuation"]:
             position = text.find(old, match.start() + 1, match.end() + 1)
             if position > 1:
                 yield text[:position] + new + text[position + len(old) :], "text", 3.6
+
+
+ON_EXPRESSIONS = (literals, formats)

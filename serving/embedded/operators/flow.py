@@ -5,38 +5,13 @@ import re
 from collections.abc import Iterator
 
 from m3agent.serving.embedded.operators.arithmetic import SIGNS
-from m3agent.serving.embedded.operators.base import Mutation, Place, swapped
+from m3agent.serving.embedded.operators.base import INSTEAD, TABLES, Mutation, Place, swapped
 from m3agent.serving.embedded.source import Edit
 
-AUGMENTED: dict[str, tuple[tuple[str, float], ...]] = {
-    "+=": (("-=", 1.0), ("=", 1.4), ("*=", 1.8)),
-    "-=": (("+=", 1.0), ("=", 1.4), ("//=", 2.8), ("/=", 2.8), ("%=", 2.8)),
-    "*=": (("/=", 1.4), ("+=", 1.6), ("=", 1.6), ("**=", 2.4), ("//=", 2.0)),
-    "/=": (("//=", 1.2), ("*=", 1.4), ("=", 1.8), ("-=", 2.8)),
-    "//=": (("/=", 1.2), ("%=", 1.6), ("=", 1.8), ("-=", 2.8), ("*=", 2.0)),
-    "%=": (("//=", 1.4), ("=", 1.8), ("-=", 2.8)),
-    "**=": (("*=", 1.4), ("=", 2.0)),
-    "&=": (("|=", 1.2), ("^=", 1.6), ("=", 2.0), ("-=", 2.8)),
-    "|=": (("&=", 1.2), ("^=", 1.6), ("=", 2.0), ("+=", 2.8)),
-    "^=": (("&=", 1.4), ("|=", 1.4), ("=", 2.0)),
-    "<<=": ((">>=", 1.0), ("=", 2.0)),
-    ">>=": (("<<=", 1.0), ("=", 2.0), ("//=", 2.8)),
-}
-ACCUMULATING = (("+=", 1.4), ("-=", 2.2), ("*=", 2.6), ("|=", 3.4), ("&=", 3.6), ("//=", 3.8))
-COLLECTING = (("append", 3.6), ("extend", 4.0), ("add", 3.8), ("update", 4.2))
-
-EXCEPTIONS: tuple[tuple[str, ...], ...] = (
-    ("KeyError", "IndexError", "LookupError", "AttributeError", "ValueError"),
-    ("ValueError", "TypeError", "KeyError", "ArithmeticError", "AttributeError"),
-    ("ZeroDivisionError", "ArithmeticError", "ValueError", "OverflowError"),
-    ("OSError", "FileNotFoundError", "PermissionError", "FileExistsError", "IOError"),
-    ("StopIteration", "RuntimeError", "IndexError"),
-    ("AttributeError", "TypeError", "NameError"),
-    ("UnicodeDecodeError", "UnicodeEncodeError", "UnicodeError", "ValueError"),
-    ("Exception", "ValueError", "TypeError", "KeyError", "RuntimeError"),
-    ("NotImplementedError", "RuntimeError", "ValueError"),
-    ("TimeoutError", "OSError", "ConnectionError"),
+ACCUMULATING, COLLECTING, JUMPS, FAMILIES = (
+    TABLES["flow"][name] for name in ("accumulating", "collecting", "jumps", "exceptions")
 )
+EXCEPTIONS = [family.split() for family in FAMILIES.strip().split("\n")]
 
 
 def assignments(place: Place) -> Iterator[Mutation]:
@@ -48,7 +23,7 @@ def assignments(place: Place) -> Iterator[Mutation]:
     if isinstance(statement, ast.AugAssign):
         sign = SIGNS[type(statement.op)] + "="
         between = source.span(statement.target)[1], source.span(statement.value)[0]
-        for other, cost in AUGMENTED.get(sign, ()):
+        for other, cost in INSTEAD.get(sign, {}).items():
             text = source.text[slice(*between)].replace(sign, other, 1)
             yield place.change("augmented assignment", cost, Edit(*between, text))
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
@@ -60,7 +35,7 @@ def assignments(place: Place) -> Iterator[Mutation]:
             yield place.change("targets swapped", 2.0, Edit(start, end, ", ".join(texts)))
         return
     left, right = place.text(target), place.text(value)
-    codes = [(f"{left} {sign} {right}", cost) for sign, cost in ACCUMULATING]
+    codes = [(f"{left} {sign} {right}", cost) for sign, cost in ACCUMULATING.items()]
     if "\n" not in right and not isinstance(value, ast.Constant):
         codes += [
             (f"{left} = max({left}, {right})", 3.2),
@@ -71,13 +46,13 @@ def assignments(place: Place) -> Iterator[Mutation]:
     if isinstance(target, ast.Subscript):
         base, key = place.text(target.value), place.text(target.slice)
         if ":" not in key:
-            for method, cost in COLLECTING:
+            for method, cost in COLLECTING.items():
                 empty = "[]" if method in ("append", "extend") else "set()"
                 codes.append((f"{base}.setdefault({key}, {empty}).{method}({right})", cost))
                 codes.append((f"{left}.{method}({right})", cost))
             codes.append((f"{base}.setdefault({key}, {right})", 3.8))
     if isinstance(target, ast.Name | ast.Attribute):
-        codes += [(f"{left}.{method}({right})", 4.0) for method, _ in COLLECTING]
+        codes += [(f"{left}.{method}({right})", 4.0) for method in COLLECTING]
     yield from (place.replaced(code, "missing accumulation", cost) for code, cost in codes)
     if isinstance(value, ast.BinOp) and left != place.text(value.left):
         code = f"{left} = {left} {SIGNS[type(value.op)]} {place.text(value.right)}"
@@ -89,7 +64,7 @@ def jumps(place: Place) -> Iterator[Mutation]:
     statement = place.statement
     if isinstance(statement, ast.Break | ast.Continue | ast.Pass):
         text = place.text(statement)
-        for other, cost in (("continue", 1.4), ("break", 1.4), ("pass", 2.8), ("return", 3.2)):
+        for other, cost in JUMPS.items():
             if other != text:
                 yield place.replaced(other, "jump", cost)
         if isinstance(place.parent(statement), ast.ExceptHandler):
@@ -117,9 +92,9 @@ def jumps(place: Place) -> Iterator[Mutation]:
 def _terms(place: Place, node: ast.expr, value: str) -> Iterator[Mutation]:
     """Propose a variable that is added to the returned value."""
     kind = place.scope.kinds(value) if isinstance(node, ast.Name) else set()
-    for name in place.names(place.statement):
+    for name in place.names_of(place.statement, "list", "str", "tuple", "int", "float"):
         kinds = place.scope.kinds(name)
-        if name != value and (not kinds or kinds & {"list", "str", "tuple", "int", "float"}):
+        if name != value:
             far = 1.0 if kind and kinds and not kind & kinds else 0.0
             yield place.replaced(f"return {name} + {value}", "missing term", 4.2 + far)
             yield place.replaced(f"return {value} + {name}", "missing term", 4.2 + far)
@@ -205,3 +180,6 @@ def exceptions(place: Place) -> Iterator[Mutation]:
                     others.append((f"{text[:-1]}, {name})", cost))
                 for other, more in others:
                     yield place.change("exception kind", more, Edit(*span, other), line=node.lineno)
+
+
+ON_STATEMENTS = (assignments, jumps, branches, exceptions)

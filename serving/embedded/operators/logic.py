@@ -3,40 +3,22 @@
 import ast
 from collections.abc import Iterator
 
-from m3agent.serving.embedded.operators.base import Alternatives, Place, is_condition, shortened
+from m3agent.serving.embedded.operators.base import (
+    INSTEAD,
+    Alternatives,
+    Place,
+    is_condition,
+    operator_of,
+    shortened,
+)
 from m3agent.serving.embedded.source import AND, BIT_OR, NOT, OR, bound, names_in
 
-SIGNS: dict[type[ast.cmpop], str] = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Is: "is",
-    ast.IsNot: "is not",
-    ast.In: "in",
-    ast.NotIn: "not in",
-}
-
-INSTEAD: dict[str, tuple[tuple[str, float], ...]] = {
-    "<": (("<=", 1.0), (">", 1.6), (">=", 2.0), ("!=", 2.8), ("==", 3.0)),
-    "<=": (("<", 1.0), (">=", 1.6), (">", 2.0), ("==", 2.8), ("!=", 3.2)),
-    ">": ((">=", 1.0), ("<", 1.6), ("<=", 2.0), ("!=", 2.8), ("==", 3.0)),
-    ">=": ((">", 1.0), ("<=", 1.6), ("<", 2.0), ("==", 2.8), ("!=", 3.2)),
-    "==": (("!=", 1.4), ("<=", 2.4), (">=", 2.4), ("<", 3.0), (">", 3.0), ("in", 3.4), ("is", 3.6)),
-    "!=": (("==", 1.4), ("<", 2.6), (">", 2.6), ("not in", 3.4), ("is not", 3.6)),
-    "is": (("is not", 1.4), ("==", 1.8)),
-    "is not": (("is", 1.4), ("!=", 1.8)),
-    "in": (("not in", 1.4), ("==", 3.0)),
-    "not in": (("in", 1.4), ("!=", 3.0)),
-}
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=", "is", "is not", "in", "not in")
+SIGNS = {operator_of(f"a {sign} b"): sign for sign in COMPARISONS}
 
 
-def comparisons(place: Place, node: ast.expr) -> Alternatives:
+def comparisons(place: Place, node: ast.Compare) -> Alternatives:
     """Propose another comparison, also with a numeric bound moved by one."""
-    if not isinstance(node, ast.Compare):
-        return
     texts = [bound(text, BIT_OR) for text in place.texts((node.left, *node.comparators))]
     signs = [SIGNS[type(sign)] for sign in node.ops]
 
@@ -45,7 +27,7 @@ def comparisons(place: Place, node: ast.expr) -> Alternatives:
 
     for index, sign in enumerate(signs):
         limit = node.comparators[index]
-        for other, cost in INSTEAD[sign]:
+        for other, cost in INSTEAD[sign].items():
             changed = [*signs[:index], other, *signs[index + 1 :]]
             yield joined(texts, changed), "comparison", cost
             if isinstance(limit, ast.Constant) and type(limit.value) is int and "in" not in other:
@@ -76,11 +58,8 @@ def is_none(text: str, word: str = "is") -> str:
 
 
 def booleans(place: Place, node: ast.expr) -> Alternatives:
-    """Propose ``and`` for ``or``, a dropped operand, or an added or removed negation."""
-    if isinstance(node, ast.BoolOp):
-        yield from _joined(place, node)
+    """Propose an added negation, and a test for None in place of a test for truth."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield from _negation(place, node)
         return
     parent = place.parent(node)
     returned = isinstance(parent, ast.Return)
@@ -99,7 +78,8 @@ def booleans(place: Place, node: ast.expr) -> Alternatives:
             yield is_none(text), "truth of None", 3.0
 
 
-def _joined(place: Place, node: ast.BoolOp) -> Alternatives:
+def joined_conditions(place: Place, node: ast.BoolOp) -> Alternatives:
+    """Propose ``and`` for ``or``, a dropped operand, or another grouping."""
     own, word = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
     own_level, level = (AND, OR) if own == "and" else (OR, AND)
     texts = place.texts(node.values)
@@ -118,7 +98,10 @@ def _joined(place: Place, node: ast.BoolOp) -> Alternatives:
         yield f"{one} if {is_none(texts[0], 'is not')} else {other}", "truth of None", 2.4
 
 
-def _negation(place: Place, node: ast.UnaryOp) -> Alternatives:
+def negations(place: Place, node: ast.UnaryOp) -> Alternatives:
+    """Propose a removed or moved negation."""
+    if not isinstance(node.op, ast.Not):
+        return
     text = place.text(node.operand)
     yield text, "not removed", 1.2
     yield is_none(text), "truth of None", 2.2
@@ -176,7 +159,7 @@ def atoms(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
         if not kinds or kinds & {"int", "float"}:
             for test in ("== 0", "> 0", "< 0", "!= 0", ">= 0"):
                 yield f"{name} {test}", 5.0 + near
-    for attribute in place.scope.self_attributes if place.scope.is_method else ():
+    for attribute in place.scope.own_attributes:
         yield f"self.{attribute}", 5.0
         yield f"not self.{attribute}", 5.0
     yield from copied_tests(place, node)
@@ -193,3 +176,6 @@ def copied_tests(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
                 if text not in seen and names and names <= visible and len(text) < 60 and text[0] != "-":
                     seen.add(text)
                     yield text, cost
+
+
+ON_EXPRESSIONS = (comparisons, joined_conditions, negations, booleans, conditions)

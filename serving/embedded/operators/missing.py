@@ -3,17 +3,11 @@
 import ast
 from collections.abc import Iterator
 
-from m3agent.serving.embedded.operators.base import LEAVING, Mutation, Place, is_text
+from m3agent.serving.embedded.operators.base import LEAVING, TABLES, Mutation, Place, is_text
 from m3agent.serving.embedded.source import FUNCTIONS, Edit, Function, last_line, names_in, parameters
 
-VALUES = ("None", "0", "[]", "False", "True", "''", "{}", "-1", "1", "0.0", "()", "set()")
-MUTABLE = {"list": "append", "set": "add", "deque": "append"}
-COMPARED = frozenset(("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"))
-"""Methods that Python calls with any object, and that return NotImplemented for unknown types."""
-SUSPECT = frozenset(
-    ["TypeError", "AttributeError", "IndexError", "ZeroDivisionError", "ValueError", "KeyError"]
-)
-"""Exceptions that a missing guard can cause."""
+TABLE = TABLES["missing"]
+VALUES, MUTABLE = TABLE["values"], TABLE["mutable"]
 SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.Continue, ast.Break)
 
 
@@ -54,7 +48,7 @@ def refusals(place: Place) -> Iterator[Mutation]:
                 code = f'if {test}:\n\traise {error}(f"invalid {name}: {{{name}!r}}")'
                 yield from place.inserted(code, kind, 2.6 + 0.1 * number)
     if scope.is_method and scope.owner is not None and place.hints.errors & {"AttributeError", "TypeError"}:
-        cost = 1.4 if scope.function.name in COMPARED else 4.0
+        cost = 1.4 if scope.function.name in TABLE["compared"] else 4.0
         for name in scope.parameters:
             test = f"if not isinstance({name}, {scope.owner.name})"
             yield from place.inserted(f"{test}:\n\treturn NotImplemented", kind, cost)
@@ -69,7 +63,7 @@ def guards(place: Place) -> Iterator[Mutation]:
     first = _first(place)
     read = names_in(place.statement)
     known = [name for name in place.names(place.statement) if first or name in read]
-    base = 3.8 if place.hints.errors & SUSPECT else 4.6
+    base = 3.8 if place.hints.errors.intersection(TABLE["suspect"]) else 4.6
     nodes = list(ast.walk(function))
     returned = {place.text(node.value) for node in nodes if isinstance(node, ast.Return) and node.value}
     if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes):
@@ -134,7 +128,7 @@ def _updates(place: Place) -> Iterator[tuple[str, float]]:
             for value in (*names, "1", "True"):
                 if name not in (key, value) and key != value:
                     yield f"{name}[{key}] = {value}", 5.6
-    for name in scope.self_attributes if scope.is_method else ():
+    for name in scope.own_attributes:
         if f"self.{name}" in scope.idle:
             yield f"self.{name} += 1", 3.4
             yield f"self.{name} -= 1", 3.4
@@ -173,7 +167,7 @@ def returns(place: Place) -> Iterator[Mutation]:
         return
     base = 2.4 if any(place.statement is item for item in function.body) else 4.0
     own = ["self"] if scope.is_method else []
-    attributes = [f"self.{name}" for name in scope.self_attributes] if scope.is_method else []
+    attributes = [f"self.{name}" for name in scope.own_attributes]
     for value in (*place.names(place.statement), *own, "True", "False", "None", "0", "[]", *attributes):
         cost = base - place.unread(value, 0.6)
         yield from place.inserted(f"return {value}", "missing return", cost, after=True)
@@ -204,11 +198,11 @@ def attributes(place: Place) -> Iterator[Mutation]:
             yield from place.inserted(f"global {name}", "missing global", unbound)
         if place.source.function(function) is not None:
             yield from place.inserted(f"nonlocal {name}", "missing nonlocal", unbound)
-        for value in ("None", "0", "[]", "''", "{}", "False") if name not in scope.parameters else ():
+        for value in TABLE["starts"] if name not in scope.parameters else ():
             yield from place.inserted(f"{name} = {value}", "missing initial value", unbound + 0.8)
-    for name in scope.self_attributes if scope.is_method else ():
+    for name in scope.own_attributes:
         cost = 3.0 if creates and "AttributeError" in place.hints.errors else 5.2
-        for value in ("None", "0", "[]", "{}", "False", "set()"):
+        for value in TABLE["attributes"]:
             yield from _around(place, f"self.{name} = {value}", "missing initial value", cost)
         for step in ("+= 1", "-= 1"):
             yield from _around(place, f"self.{name} {step}", "missing update", 5.2)
@@ -272,3 +266,6 @@ def _shared(place: Place, statement: ast.Assign | ast.AnnAssign) -> Iterator[Mut
                 text = source.newline + text
             if last.lineno > method.lineno:
                 yield place.change("shared attribute", cost, Edit(at, at, text))
+
+
+ON_STATEMENTS = (guards, refusals, updates, returns, attributes, definitions)

@@ -129,3 +129,6 @@ def indents(place: Place) -> Iterator[Mutation]:
 def _last_block(statement: ast.stmt) -> list[ast.stmt]:
     blocks = (getattr(statement, name, None) for name in reversed(BLOCKS))
     return next((list(block) for block in blocks if block), [statement])
+
+
+ON_STATEMENTS = (deletions, moves, dedents, indents)

@@ -22,9 +22,9 @@ def close(one: str, other: str) -> bool:
     return bool(words(one) & words(other)) or (len(one) <= 2 and len(other) <= 2)
 
 
-def variables(place: Place, node: ast.expr) -> Alternatives:
+def variables(place: Place, node: ast.Name) -> Alternatives:
     """Propose another variable of the scope, or an attribute of ``self``, for a variable."""
-    if not isinstance(node, ast.Name) or isinstance(node.ctx, ast.Del) or node.id in ("self", "cls", "super"):
+    if isinstance(node.ctx, ast.Del) or node.id in ("self", "cls", "super"):
         return
     if place.is_called(node):
         yield from _callees(place, node)
@@ -41,7 +41,7 @@ def variables(place: Place, node: ast.expr) -> Alternatives:
             cost -= place.unread(name, 0.8)
             cost -= 0 if bound else 1.5
             yield name, "variable", cost + (1.2 if store else 0)
-    for attribute in scope.self_attributes if scope.is_method else ():
+    for attribute in scope.own_attributes:
         near = 0.4 * close(attribute, node.id)
         same = 1.4 if attribute.strip("_") == node.id.strip("_") else near
         yield f"self.{attribute}", "variable for attribute", 3.4 - same - (0 if bound else 1.0)
@@ -60,14 +60,12 @@ def _callees(place: Place, node: ast.Name) -> Alternatives:
         for name, cost in others:
             if name != node.id:
                 yield name, "function", cost - (0.8 if close(name, node.id) else 0)
-        for name in module.methods if place.scope.is_method else ():
+        for name in sorted(module.methods) if place.scope.is_method else ():
             yield f"self.{name}", "missing self", 1.2 if name == node.id else 3.4
 
 
-def attributes(place: Place, node: ast.expr) -> Alternatives:
+def attributes(place: Place, node: ast.Attribute) -> Alternatives:
     """Propose another attribute of the same object, the object itself, or a variable of that name."""
-    if not isinstance(node, ast.Attribute):
-        return
     called, base, module = place.is_called(node), place.text(node.value), place.module
     on_self = base in ("self", "cls")
     if called:
@@ -140,9 +138,12 @@ def unwrapped(place: Place, node: ast.expr) -> Alternatives:
             yield name, "return value", 4.4
 
 
-def self_missing(place: Place, node: ast.expr) -> Alternatives:
+def self_missing(place: Place, node: ast.Name) -> Alternatives:
     """Propose ``self.`` before a name that is stored but never read: probably an attribute."""
     assigned = isinstance(place.statement, ast.Assign | ast.AugAssign | ast.AnnAssign)
-    stored = assigned and place.scope.is_method and isinstance(node, ast.Name) and is_stored(node)
-    if stored and place.text(node) in place.scope.unread:
-        yield f"self.{place.text(node)}", "missing self", 1.6
+    stored = assigned and place.scope.is_method and is_stored(node)
+    if stored and node.id in place.scope.unread:
+        yield f"self.{node.id}", "missing self", 1.6
+
+
+ON_EXPRESSIONS = (variables, attributes, self_missing, unwrapped, fragments)

@@ -25,12 +25,8 @@ _MODES = {
         ("processes", "session", "swap", "judge"),
         "let the tests judge candidate changes in a private copy",
     ),
-    "read": ("read", ("reading",), "read files exactly"),
-    "profile": (
-        "profile",
-        ("processes", "commands"),
-        "find the lines that the failing {language} tests run",
-    ),
+    "read": ("read", (), "read files exactly"),
+    "profile": ("profile", ("processes", "commands"), "find the lines that the failing {language} tests run"),
     "try": (
         "attempt",
         ("processes", "commands"),
@@ -59,13 +55,7 @@ def _body(parts: tuple[str, ...]) -> str:
 
 
 def bundle(mode: str, payload: str, language: str = "Python") -> str:
-    """Return the program for a mode.
-
-    Args:
-        mode: A key of ``_MODES``.
-        payload: JSON text, the input of the program.
-        language: Language of the tests, in one word.
-    """
+    """Return the program for a mode; `payload` is its input as JSON, `language` that of the tests in one word."""
     entry, parts, purpose = _MODES[mode]
     return (
         f"# {purpose.format(language=language)}\n"

@@ -39,6 +39,7 @@ from m3agent.serving.embedded.probe.tree import (
 
 GO_CACHE = "/opt/m3agent-go/cache"
 """Folder of the compiled standard library in an environment for Go."""
+GO_OUTCOMES = {"pass": "passed", "fail": "failed", "skip": "skipped"}
 GO_VARIABLES = {"GOPROXY": "off", "GOSUMDB": "off", "GOTOOLCHAIN": "local"}
 FAILING = 8
 PASSING = 40
@@ -87,9 +88,7 @@ def is_code(rel: str) -> bool:
 class Bench:
     """A private copy of the work tree, in which the failing tests' files or packages run.
 
-    Args:
-        asked: The request: root, folder and runner of the suite, and the units (files, in Go packages) to run.
-        place: Folder of the copy.
+    ``asked`` has the root, the folder and runner of the suite, and the units (files, in Go packages) to run.
     """
 
     def __init__(self, asked: dict[str, Any], place: str) -> None:
@@ -162,36 +161,27 @@ class Bench:
     def _program(self, name: str) -> str:
         """Return the installed program of a package, from the suite's folder upwards."""
         folder = self.folder
-        while True:
-            found = os.path.join(folder, "node_modules", ".bin", name)
-            if os.path.exists(found) or folder == os.path.dirname(folder):
-                return os.path.realpath(found)
+        while not os.path.exists(os.path.join(folder, "node_modules", ".bin", name)):
+            if folder == os.path.dirname(folder):
+                break
             folder = os.path.dirname(folder)
+        return os.path.realpath(os.path.join(folder, "node_modules", ".bin", name))
 
     def _options(self) -> list[str]:
         """Return the options, in the scripts that start the runner, that decide how files are loaded."""
         word = "--test" if self.runner == "node-test" else self.runner
-        try:
+        with contextlib.suppress(ValueError, AttributeError):
             package = json.loads(read_text(os.path.join(self.folder, "package.json")))
-            scripts = [str(text) for text in (package.get("scripts") or {}).values()]
-        except (ValueError, AttributeError):
-            return []
-        found: list[str] = []
-        for script in scripts:
-            for part in re.split(r"&&|\|\||;", script):
-                try:
-                    words = shlex.split(part)
-                except ValueError:
-                    continue
-                if word not in words:
-                    continue
-                if "tsx" in words[: words.index(word)]:
-                    found += ["--import", "tsx"]
-                for option, value in zip(words, [*words[1:], ""]):
-                    if LOADING.fullmatch(option.partition("=")[0]):
-                        found += [option] if "=" in option else [option, value]
-                return found
-        return found
+            scripts = " ; ".join(str(text) for text in (package.get("scripts") or {}).values())
+            for part in re.split(r"&&|\|\||;", scripts):
+                words = words_of(part)
+                if word in words:
+                    chosen = ["--import", "tsx"] if "tsx" in words[: words.index(word)] else []
+                    for option, value in zip(words, [*words[1:], ""]):
+                        if LOADING.fullmatch(option.partition("=")[0]):
+                            chosen += [option] if "=" in option else [option, value]
+                    return chosen
+        return []
 
     def outcomes(
         self, seconds: float, units: Sequence[str], names: Sequence[str] = ()
@@ -284,10 +274,10 @@ class Bench:
             path = os.path.join(self.folder, unit)
             for name in glob.glob(os.path.join(path, "*_test.go")) or [path]:
                 text = read_text(name)
-                own = named_lines(text, set(tests)) if self.runner == "go" and tests else None
-                for number, line in enumerate(text.split("\n"), start=1):
-                    if own is None or number in own:
-                        words.update(re.findall(r"\w+", line))
+                rows = text.split("\n")
+                if self.runner == "go" and tests:
+                    rows = [rows[number - 1] for number in named_lines(text, set(tests))]
+                words.update(re.findall(r"\w+", "\n".join(rows)))
         found: dict[str, set[int]] = {}
         for folder, folders, files in os.walk(self.folder):
             folders[:] = [name for name in folders if name != "node_modules"]
@@ -309,45 +299,53 @@ def read_text(path: str) -> str:
         return ""
 
 
+def exact_text(path: str) -> str:
+    """Return the text of a file with its own line endings."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a text with its own line endings."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+
+
 def only_tests(names: Sequence[str]) -> list[str]:
     """Return the options of a Go test program that select tests."""
     return ["-test.run=^(%s)$" % "|".join(names)] if names else []
 
 
 def read_report(runner: str, output: str) -> tuple[dict[str, str], str]:
-    """Read a runner's report.
-
-    Returns:
-        The outcome of each test by name, the worst of tests with the same name; and what the tests printed, as text.
-    """
-    found: list[tuple[str, str]] = []
-    said: list[str] = []
+    """Return the outcome of each test by name (the worst of tests with the same name), and what the tests printed."""
+    ended: list[tuple[str, str]] = []
+    printed: list[str] = []
     for line in output.split("\n") if runner in ("go", "jest") else ():
         try:
-            event = json.loads(line) if line.startswith("{") else None
+            event = json.loads(line) if line.startswith("{") else {}
         except ValueError:
-            event = None
-        if event is None:
-            said.append(line + "\n")
-        elif "Action" in event:
-            said.append(event.get("Output", ""))
-            outcome = {"pass": "passed", "fail": "failed", "skip": "skipped"}.get(event["Action"])
-            if outcome and "Test" in event:
-                found.append((event["Package"] + " " + event["Test"], outcome))
-        for file in (event or {}).get("testResults", ()):
-            for test in file["assertionResults"]:
-                known = test["status"] in ("passed", "failed")
-                found.append((test["fullName"], test["status"] if known else "skipped"))
-                said += [message + "\n" for message in test.get("failureMessages") or ()]
-    for state, name in TAP.findall("" if said else output):
+            event = {}
+        printed.append(event.get("Output", "") if event else line + "\n")
+        if "Test" in event and event["Action"] in GO_OUTCOMES:
+            ended.append((event["Package"] + " " + event["Test"], GO_OUTCOMES[event["Action"]]))
+        for test in [test for file in event.get("testResults", ()) for test in file["assertionResults"]]:
+            known = test["status"] in ("passed", "failed")
+            ended.append((test["fullName"], test["status"] if known else "skipped"))
+            printed += [message + "\n" for message in test.get("failureMessages") or ()]
+    for state, name in TAP.findall("" if printed else output):
         name, _, note = name.partition(" # ")
         skipped = re.match("skip|todo", note, re.IGNORECASE)
-        found.append((name.strip(), "skipped" if skipped else "passed" if state == "ok" else "failed"))
-    outcomes: dict[str, str] = {}
-    for name, outcome in found:
-        if outcomes.get(name) != "failed":
-            outcomes[name] = outcome
-    return outcomes, "".join(said) or output
+        ended.append((name.strip(), "skipped" if skipped else "passed" if state == "ok" else "failed"))
+    failed = {name: outcome for name, outcome in ended if outcome == "failed"}
+    return {**dict(ended), **failed}, "".join(printed) or output
+
+
+def words_of(part: str) -> list[str]:
+    """Return the words of a shell command; none if it has an open quotation."""
+    try:
+        return shlex.split(part)
+    except ValueError:
+        return []
 
 
 def named_lines(text: str, words: set[str]) -> set[int]:
@@ -404,6 +402,7 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
     before, output = bench.outcomes(asked["seconds"], bench.units)
     took = time.monotonic() - started
     red = [name for name, outcome in before.items() if outcome not in ("passed", "skipped")]
+    green = [name for name, outcome in before.items() if outcome == "passed"]
     bench.tree.restore()
     first = bench.units[:: max(1, len(bench.units) // FIRST_UNITS)][:FIRST_UNITS]
     own, _ = bench.outcomes(asked["seconds"], first)
@@ -413,10 +412,8 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
     first_seconds = time.monotonic() - started
     by_name = any(chosen.get(name) not in (None, "passed", "skipped") for name in red if name != STATUS)
     bad = [[name] for name in names[:FAILING]] if by_name else [[]]
-    good = [name for name, outcome in before.items() if outcome == "passed" and name != STATUS]
-    fine = [name for name in top_level(bench.runner, good) if name not in names]
-    here = set(top_level(bench.runner, list(own)))
-    fine = [name for name in fine if name in here]
+    here = set(top_level(bench.runner, list(own))) - set(names)
+    fine = [name for name in top_level(bench.runner, green) if name in here]
     step = max(1, len(fine) // PASSING)
     runs = [(name, True) for name in bad] + [([name], False) for name in fine[::step][:PASSING] if by_name]
     until = time.monotonic() + PROFILE_SECONDS
@@ -434,12 +431,12 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
         recorded.append((True, bench.named(names)))  # a test that panics writes no profile
     said = [line.strip() for line in output.split("\n") if SAID.search(line)]
     return {
-        "passed": len(good),
+        "passed": len(set(green) - {STATUS}),
         "failed": [[name, "failed", 0.0, "", bench.frames(output)] for name in red[:1]],
         "failed_ids": red,
         "names": names if by_name else [],
         "first": first,
-        "green": [name for name, outcome in before.items() if outcome == "passed"],
+        "green": green,
         "traced": [sum(failing for failing, _ in recorded), sum(not failing for failing, _ in recorded)],
         "suite_seconds": round(took, 3),
         "first_seconds": round(first_seconds, 3),
@@ -449,6 +446,18 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
         "imported": {},
         "kinds": {},
     }
+
+
+CHOOSER = """%s
+
+import (
+"os"
+"strconv"
+)
+
+var m3Candidate, _ = strconv.Atoi(os.Getenv("%s"))
+"""
+"""The file that tells a package which candidate is chosen."""
 
 
 class Programs:
@@ -467,37 +476,23 @@ class Programs:
         self._programs: dict[str, str] = {}
         self._packages = {unit: bench.run(["go", "list", unit], 20)[1].strip() for unit in bench.units}
         folder = tempfile.mkdtemp(prefix="programs-", dir=os.path.dirname(bench.tree.place))
-        originals: dict[str, str] = {}
-        for number in sorted({candidates[index][0] for index in candidates}):
-            path = os.path.join(bench.tree.place, files[number])
-            with open(path, encoding="utf-8", newline="") as file:
-                originals[path] = file.read()
-        added: list[str] = []
+        by_path: dict[str, dict[int, list[Any]]] = {}
+        for index, candidate in candidates.items():
+            by_path.setdefault(os.path.join(bench.tree.place, files[candidate[0]]), {})[index] = candidate
+        originals = {path: exact_text(path) for path in sorted(by_path)}
+        added = {path: os.path.join(os.path.dirname(path), "m3_candidate.go") for path in originals}
         try:
             for path, text in originals.items():
-                added.append(os.path.join(os.path.dirname(path), "m3_candidate.go"))
                 package = re.search(r"^package \w+", text, re.MULTILINE)
-                with open(added[-1], "w") as file:
-                    file.write(
-                        (package[0] if package else "package main")
-                        + '\n\nimport (\n"os"\n"strconv"\n)\n\n'
-                        + 'var m3Candidate, _ = strconv.Atoi(os.Getenv("%s"))\n' % self.VARIABLE
-                    )
+                head = package[0] if package else "package main"
+                write_text(added[path], CHOOSER % (head, self.VARIABLE))
             for _ in range(ROUNDS_OF_BUILDS):
                 places = {}
                 for path, text in originals.items():
-                    here = (
-                        i
-                        for i in self.held
-                        if os.path.join(bench.tree.place, files[candidates[i][0]]) == path
-                    )
-                    own = {index: candidates[index] for index in here}
+                    own = {index: by_path[path][index] for index in by_path[path].keys() & self.held}
                     joined, places[path] = side_by_side(text, own)
-                    with open(path, "w", encoding="utf-8", newline="") as file:
-                        file.write(joined)
+                    write_text(path, joined)
                 output = self._build(folder)
-                if not output:
-                    break
                 bad = set()
                 for name, line in re.findall(r"^(?:\./)?([^\s:]+\.go):(\d+):", output, re.MULTILINE):
                     rows = places.get(os.path.normpath(os.path.join(bench.folder, name)), [])
@@ -508,11 +503,9 @@ class Programs:
                     break
         finally:
             for path, text in originals.items():
-                with open(path, "w", encoding="utf-8", newline="") as file:
-                    file.write(text)
-            for path in added:
+                write_text(path, text)
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+                    os.unlink(added[path])
         if len(self._programs) < len(bench.units):
             self.held = set()
 
@@ -538,22 +531,16 @@ class Programs:
             cwd = os.path.join(bench.folder, unit)
             status, output = bench.run(command, seconds, cwd, **{self.VARIABLE: str(index)})
             for outcome, name in re.findall(r"--- (PASS|FAIL|SKIP): (\S+) \(", output):
-                known = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}[outcome]
-                found[self._packages[unit] + " " + name] = known
+                found[self._packages[unit] + " " + name] = GO_OUTCOMES[outcome.lower()]
             if status is None or (status and found[STATUS] == "passed"):
                 found[STATUS] = "timeout" if status is None else "failed"
         return found, ""
 
 
 def side_by_side(text: str, candidates: dict[int, list[Any]]) -> tuple[str, list[tuple[int, int, int]]]:
-    """Put changed bodies of functions in front of their own ones.
+    """Put changed bodies of a Go file's functions in front of their own ones; also return each candidate's lines.
 
-    Args:
-        text: A Go file.
-        candidates: Each has a file, edits, and the body of a function: start, end, type of the result.
-
-    Returns:
-        The file, and for each candidate its first and last line.
+    A candidate has a file, edits, and the body of a function: start, end, type of the result.
     """
     by_body: dict[tuple[int, int, str], list[int]] = {}
     for index, (_, _, body) in sorted(candidates.items()):
@@ -598,14 +585,11 @@ class Trial:
         """Judge a candidate by changing its file."""
         number, edits = self.asked["candidates"][index][:2]
         path = os.path.join(bench.tree.place, self.asked["files"][number])
-        with open(path, "rb") as file:
-            original = file.read()
-        with open(path, "wb") as file:
-            file.write(spliced(original.decode("utf-8"), edits).encode())
-        found = self._judge(bench.outcomes)
-        with open(path, "wb") as file:
-            file.write(original)
-        return found
+        original = exact_text(path)
+        write_text(path, spliced(original, edits))
+        verdict = self._judge(bench.outcomes)
+        write_text(path, original)
+        return verdict
 
     def _judge(self, outcomes: Callable[..., tuple[dict[str, str], str]]) -> tuple[str, int]:
         """Return the verdict on a candidate, and the number of failing tests that pass."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.machinery
+import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -31,26 +33,15 @@ OTHERS_SECONDS = 4.0
 """Seconds that a candidate which fixes a test gets for the tests beside it, before all tests run afresh."""
 
 
-class Task:
-    """The input of the judge, the same for every candidate."""
+class Task(types.SimpleNamespace):
+    """The input of the judge, the same for every candidate: the fields of the request, and what follows from them."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
-        self.root: str = os.path.abspath(asked["root"])
-        self.extra: list[str] = asked["extra"]
-        self.targets: list[str] = asked["targets"]
-        self.first: list[str] = asked["first"]
-        self.failing = set(asked["failing"])
-        self.doubted = set(asked["doubted"])
-        self.hung = set(asked["hung"])
-        self.watching: list[str] = asked["watching"]
-        self.watched: list[list[int]] = asked["watched"]
-        self.passed: int = asked["passed"]
-        self.whole: bool = asked["whole"]
+        super().__init__(**asked)
+        self.root = os.path.abspath(asked["root"])
+        self.failing, self.doubted, self.hung = (set(asked[name]) for name in ("failing", "doubted", "hung"))
         self.limit: float = max(0.5, min(8 * asked["slowest"], asked["slowest"] + 2))
         self.first_limit: float = min(self.limit, max(1.0, 8 * asked["beside"]))
-        self.suite_seconds: float = asked["suite_seconds"]
-        self.files: list[str] = asked["files"]
-        self.candidates: list[list[Any]] = asked["candidates"]
         self.sources: dict[str, str] = {}
         self.encodings: dict[str, str] = {}
         for rel in self.files:
@@ -67,7 +58,7 @@ class Task:
         """Return all tests that count, in their own order: some depend on tests before them."""
         return [item for item in items if item.nodeid not in self.doubted]
 
-    def beside(self, items: list[Any]) -> list[Any]:
+    def neighbours(self, items: list[Any]) -> list[Any]:
         """Return the tests that did not fail; those beside a failing test come first: they break soonest."""
         groups = {node.rpartition("::")[0] for node in self.failing}
         near = (item for item in items if item.nodeid not in self.failing)
@@ -106,7 +97,7 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
         plugin.tracer = None
         functions = live_functions()
         items = [item for node in task.first for item in session.items if item.nodeid == node]
-        others = task.beside(session.items)
+        others = task.neighbours(session.items)
         sound: dict[tuple[str, ...], bool] = {}
         by_id = {item.nodeid: item for item in others}
         originals = {rel: Original(os.path.join(tree.place, rel), text) for rel, text in task.sources.items()}
@@ -198,21 +189,37 @@ def swapped_in(
 
     pid = forked(body)
     os.close(writer)
+    ended, last = gathered(pid, reader, 4 * task.first_limit + 1, 4 * task.limit + 1)
+    return {**ended, "late": "timeout"} if last == "late" else ended
+
+
+def gathered(
+    pid: int,
+    fd: int,
+    seconds: float,
+    more: float,
+    deadline: float = math.inf,
+    enough: Callable[[str, str], bool] = lambda node, outcome: False,
+) -> tuple[dict[str, str], str]:
+    """Collect outcomes from a child, and end it; return them, and the kind of the last message.
+
+    It has some seconds, at least `more` after each test, and ends early when the outcome of a test is `enough`.
+    """
     ended: dict[str, str] = {}
-    until = [time.monotonic() + 4 * task.first_limit + 1]
+    until = [time.monotonic() + seconds]
+    kind = ""
     try:
-        for message in messages(reader, lambda: until[0]):
-            if message["t"] == "end":
+        for message in messages(fd, lambda: min(until[0], deadline)):
+            kind = message["t"]
+            if kind == "end":
                 ended[message["id"]] = message["o"]
-                until[0] = time.monotonic() + 4 * task.limit + 1
-            elif message["t"] == "late":
-                ended["late"] = "timeout"
-            elif message["t"] == "done":
+                until[0] = max(until[0], time.monotonic() + more)
+            if kind == "done" or (kind == "end" and enough(message["id"], message["o"])):
                 break
+        return ended, kind
     finally:
-        os.close(reader)
+        os.close(fd)
         reap(pid)
-    return ended
 
 
 def put(tree: Tree, rel: str, content: bytes) -> None:
@@ -313,23 +320,18 @@ class Slot:
             plugin = recorder(channel, tree, choose, Clock(task.limit), None, None)
             run_pytest(channel, tree, targets, task.extra, plugin)
 
-        ended: dict[str, str] = {}
-        until = [time.monotonic() + 4 * task.limit + 10 + (4 * task.suite_seconds if everything else 0)]
-        pid, fd = fork(tree, body)
+        seconds = 4 * task.limit + 10 + (4 * task.suite_seconds if everything else 0)
         try:
-            for message in messages(fd, lambda: min(until[0], self.deadline)):
-                if message["t"] == "end":
-                    ended[message["id"]] = message["o"]
-                    until[0] = max(until[0], time.monotonic() + 4 * task.limit + 2)
-                    if everything and task.regressed({message["id"]: message["o"]}):
-                        break
-                elif message["t"] == "done":
-                    return ended, True
-            return ended, False
+            ended, last = gathered(
+                *fork(tree, body),
+                seconds,
+                4 * task.limit + 2,
+                self.deadline,
+                lambda node, outcome: everything and task.regressed({node: outcome}),
+            )
         finally:
-            os.close(fd)
-            reap(pid)
             tree.restore()
+        return ended, last == "done"
 
     def _decided(self, index: int) -> tuple[str, int]:
         """Return the verdict of all tests."""

@@ -97,9 +97,7 @@ class Verdicts:
     ) -> None:
         """Let each worker judge one candidate after the other, in a process of its own.
 
-        Args:
-            numbers: The candidates.
-            workers: Each takes candidates, and yields for each the verdict and the number of tests that it fixes.
+        A worker yields for each candidate the verdict and the number of tests that it fixes.
         """
         waiting = iter(numbers)
         running: dict[socket.socket, int] = {}

@@ -141,13 +141,7 @@ def recorder(
 ) -> Any:
     """Build the pytest plugin that sends events to `channel`.
 
-    Args:
-        channel: Pipe to the parent.
-        tree: The tested tree.
-        choose: Takes the collected items and returns those to run, in order; None for all.
-        clock: Gives each test's limit, and learns from finished tests.
-        tracer: Records lines (begin, take); may be None.
-        loop: ``loop(session)`` replaces pytest's own test loop; may be None.
+    `choose` returns those of the collected items that run, in order; ``loop(session)`` replaces pytest's own test loop.
     """
     import pytest
 

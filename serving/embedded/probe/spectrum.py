@@ -106,16 +106,9 @@ class Suite:
     def run(
         self, wanted: set[str] | None, test_seconds: float, seconds: float, traced: bool
     ) -> tuple[dict[str, dict[str, Any]], bool]:
-        """Run the wanted tests.
+        """Run the wanted tests (node ids; None for all); return the results by node id, and whether all tests ran.
 
-        Args:
-            wanted: Node ids; None for all tests.
-            test_seconds: Limit for each test.
-            seconds: Limit for the whole run.
-            traced: Whether to record lines.
-
-        Returns:
-            The results by node id, and whether all tests ran.
+        `traced` says whether lines are recorded.
         """
         ended: dict[str, dict[str, Any]] = {}
         deadline = time.monotonic() + seconds
@@ -197,8 +190,7 @@ def watchers(
 ) -> tuple[list[str], dict[tuple[str, int], list[int]]]:
     """Select a few of the cheapest passing tests for each line: they notice first when it breaks.
 
-    Returns:
-        Their node ids, and for each file and line their indices in that list.
+    Return their node ids, and for each file and line their indices in that list.
     """
     good = sorted((node for node in ended if node not in bad), key=lambda node: (ended[node]["s"], node))
     watched: dict[tuple[str, int], list[str]] = {}

@@ -1,4 +1,4 @@
-"""What the modes share: the work tree and its tests, private copies, processors, and reports to the policy."""
+"""Mode ``read``, and what the modes share: the work tree and its tests, private copies, processors, and reports to the policy."""
 
 # Runs inside the sandbox: os.path starts faster than pathlib.
 # ruff: noqa: PTH103, PTH108, PTH110, PTH116, PTH118, PTH120, PTH123
@@ -19,22 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 SKIPPED = frozenset(
-    [
-        ".git",
-        ".hg",
-        ".svn",
-        "__pycache__",
-        ".venv",
-        "venv",
-        "node_modules",
-        ".tox",
-        ".nox",
-        ".mypy_cache",
-        ".pytest_cache",
-        ".ruff_cache",
-        ".hypothesis",
-        ".eggs",
-    ]
+    {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".tox", ".nox"}
+    | {".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".eggs"}
 )
 """Folders that no test needs in a private copy."""
 
@@ -129,12 +115,8 @@ def suspected(
 ) -> dict[str, list[list[Any]]]:
     """Return the lines that failing tests ran, by file.
 
-    Args:
-        runs: Whether a test failed, and the lines that it ran, by file.
-        watched: The tests that notice first when a line breaks, by file and line.
-
-    Returns:
-        For each line its number, the failing and the passing tests that ran it, and the tests that notice.
+    `runs` says of each test whether it failed, and which lines it ran; `watched` are the tests that notice first when a
+    line breaks. Each line is given as its number, the failing and passing tests that ran it, and the tests that notice.
     """
     counts: dict[str, dict[int, list[int]]] = {}
     for failed, files in runs:
@@ -166,6 +148,35 @@ def spliced(source: str, edits: list[list[Any]]) -> str:
     for start, end, text in sorted(edits, reverse=True):
         source = source[:start] + text + source[end:]
     return source
+
+
+def read(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the packed texts of ``files``, in order, up to ``room`` characters.
+
+    ``start`` is the number of characters of the first file's packed text that are already known. The last
+    file may be incomplete: `sizes` gives the number of characters of each file, so that the caller can
+    request the rest.
+    """
+    packed: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+    missing: list[str] = []
+    room = asked["room"]
+    start = asked["start"]
+    for rel in asked["files"]:
+        try:
+            with open(os.path.join(asked["root"], rel), "rb") as file:
+                data = decoded(file.read())[0].encode()
+        except (OSError, SyntaxError, UnicodeDecodeError):
+            missing.append(rel)
+            continue
+        text = base64.b64encode(zlib.compress(data, 9)).decode()
+        sizes[rel] = len(text)
+        packed[rel] = text[start : start + room]
+        room -= len(packed[rel])
+        start = 0
+        if room <= 0:
+            break
+    return {"mode": "read", "files": packed, "sizes": sizes, "missing": missing}
 
 
 class Tree:

@@ -264,10 +264,7 @@ FAULTY = [
 ]
 
 
-@pytest.mark.parametrize(
-    "rounds",
-    [1_000, later(15_000)],
-)
+@pytest.mark.parametrize("rounds", [1_000, later(15_000)])
 def test_many_random_chunkings_and_truncations(rounds: int) -> None:
     rng = random.Random(6)
     for number in range(rounds):
