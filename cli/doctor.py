@@ -134,7 +134,7 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         engine: Whether a container engine works.
         embedded: Whether the embedded engine makes the changes.
     """
-    from m3agent.agent.fix.suites import suites_on_disk, without_suites_on_disk
+    from m3agent.agent.fix.sandbox_setup import suites_on_disk, without_suites_on_disk
     from m3agent.sandbox.images.environment import missing_packages
     from m3agent.sandbox.images.toolchains import UNPACKAGED, missing_on_host
 

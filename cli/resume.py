@@ -164,7 +164,7 @@ async def carried_on(
         screen: Shows the session; it is entered.
     """
     from m3agent.agent.fix import orchestrate as flow
-    from m3agent.agent.fix.earlier import request_of
+    from m3agent.agent.fix.entry import request_of
     from m3agent.agent.loop.resume import used_embedded_engine
 
     state = state_folder()

@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from m3agent.agent.certificate import build as certificate
-from m3agent.agent.certificate.build import statement_of
-from m3agent.agent.certificate.provenance import maker_of
+from m3agent.agent.certificate.build import maker_of, statement_of
 from m3agent.agent.certificate.statement import Base, Source, write
 from m3agent.agent.delivery.apply import PullUpdate, apply_to_work_tree, commit_to_branch
 from m3agent.agent.delivery.pr_text import Work, commit_message

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from m3agent.agent.certificate.environment import described_environment
+from m3agent.agent.certificate.build import described_environment
 from m3agent.agent.certificate.statement import Environment
 from m3agent.agent.delivery.pull_request import destination
 from m3agent.agent.endpoint.choice import EndpointChoice, choose_endpoint, opened, required_model_server
@@ -22,14 +22,13 @@ from m3agent.agent.fix.finalize import FixResult, end, end_early
 from m3agent.agent.fix.ranking import Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext, prepare
-from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
-from m3agent.agent.fix.suites import without_suites
+from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for, without_suites
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.sampling import Variation, variations
 from m3agent.agent.mcp.toolset import start_servers
 from m3agent.agent.repo.snapshot import TREES, workspace_of
 from m3agent.agent.session import events
-from m3agent.agent.session.retention import at_work_on, trim
+from m3agent.agent.session.catalog import at_work_on, trim
 from m3agent.agent.session.session import CALLS, Session
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines

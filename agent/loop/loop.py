@@ -19,8 +19,7 @@ from m3agent.agent.loop.compaction import Window, calls_made
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.model_step import Model, RepetitiveStream
 from m3agent.agent.loop.resume import ResumePoint
-from m3agent.agent.loop.session_tests import broken_and_added
-from m3agent.agent.loop.tool_executor import Calls, PendingCall
+from m3agent.agent.loop.tool_executor import Calls, PendingCall, broken_and_added
 from m3agent.agent.session import events
 from m3agent.agent.session.messages import FIRST, Conversation
 from m3agent.agent.session.session import Session

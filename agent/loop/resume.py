@@ -20,8 +20,7 @@ from m3agent.agent.context.output import redact_text
 from m3agent.agent.loop import turn_events
 from m3agent.agent.loop.completion_gate import pinned_tests, was_accepted
 from m3agent.agent.loop.sampling import Variation
-from m3agent.agent.loop.session_tests import SessionTests
-from m3agent.agent.loop.tool_executor import PendingCall
+from m3agent.agent.loop.tool_executor import PendingCall, SessionTests
 from m3agent.agent.session.events import SessionForked
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.record import CallRecord, TurnRecord, record_of

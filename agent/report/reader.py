@@ -13,7 +13,7 @@ from m3agent.agent.report import text as show
 from m3agent.agent.report import words
 from m3agent.agent.report.model import CallView, Incident, Request, SessionReport, SuiteRun, TurnView
 from m3agent.agent.report.patch import parse_patch
-from m3agent.agent.report.step import step_outcome, step_title
+from m3agent.agent.report.words import step_outcome, step_title
 from m3agent.agent.session.catalog import NOT_FINISHED
 from m3agent.agent.session.log_reader import (
     Line,

@@ -12,8 +12,8 @@ from m3agent.agent.session import log_reader as log
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.messages import Message
 from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord
-from m3agent.agent.trajectory.clean import clean
 from m3agent.agent.trajectory.history import (
+    clean,
     clean_first,
     issue_text,
     offered,

@@ -10,8 +10,15 @@ from m3agent import __version__
 from m3agent.agent.session import log_reader as log
 from m3agent.agent.session.messages import Message
 from m3agent.agent.session.record import SessionRecord
-from m3agent.agent.trajectory.clean import clean, clean_text
-from m3agent.agent.trajectory.history import clean_first, logged_messages, offered, proven, sent_messages
+from m3agent.agent.trajectory.history import (
+    clean,
+    clean_first,
+    clean_text,
+    logged_messages,
+    offered,
+    proven,
+    sent_messages,
+)
 
 
 def to_sft(record: SessionRecord, messages: Sequence[Message] | None = None) -> dict[str, Any] | None:

@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.evidence import NOT_RUN, Evidence
-from m3agent.agent.verify.expectations import changed_expectations
 from m3agent.agent.verify.inverted_runs import SECONDS, CopiesSeen, copies_of, joined_copies, run_copies
 from m3agent.agent.verify.pair import FREE_SECONDS, OWN_TESTS, Pair, targets_of
 from m3agent.agent.verify.patched_files import PatchedFiles
@@ -30,8 +28,8 @@ from m3agent.agent.verify.review import (
     findings_of,
 )
 from m3agent.agent.verify.rules import could_decide
+from m3agent.agent.verify.scope import SuiteRun, run_suite
 from m3agent.agent.verify.stability import NO_REPEATS, SANDBOXES, Repeats, compare, repeat
-from m3agent.agent.verify.suite import SuiteRun, run_suite
 from m3agent.agent.verify.touched import suites_to_run
 from m3agent.agent.verify.tree_runs import BASELINE, MadeRun, TreeRuns
 from m3agent.agent.verify.trees import (
@@ -41,7 +39,13 @@ from m3agent.agent.verify.trees import (
     trees_with_new_tests,
     with_changed_tests,
 )
-from m3agent.agent.verify.weaker_tests import changed_as_delivered, lessened, not_run
+from m3agent.agent.verify.weaker_tests import (
+    changed_as_delivered,
+    changed_expectations,
+    changed_tests,
+    lessened,
+    not_run,
+)
 from m3agent.sandbox.declared.accepted_pythons import minor_of
 from m3agent.sandbox.declared.declared import read_required_pythons
 from m3agent.sandbox.images.environment import files_of

@@ -18,7 +18,6 @@ from pathlib import PurePosixPath
 
 from m3agent.agent.verify import insides
 from m3agent.agent.verify.comparisons import always_the_same
-from m3agent.agent.verify.folding import DECODERS
 from m3agent.agent.verify.python_file import (
     Definition,
     Function,
@@ -28,7 +27,7 @@ from m3agent.agent.verify.python_file import (
     nodes_in,
     parsed,
 )
-from m3agent.agent.verify.syntax import Syntax, member
+from m3agent.agent.verify.syntax import DECODERS, Syntax, member
 from m3agent.util.python_ast import parse
 
 MOST_SOURCE = 4 << 20

@@ -1,6 +1,7 @@
-"""Compare versions of tests: is a test gone, may it be skipped, or does it say less?
+"""Compare versions of tests: is a test new, is one gone, may it be skipped, does it say less, or expect something else?
 
-The check itself uses the tests of the base tree, so these changes cannot make a patch look right. But the user gets them.
+The check itself uses the tests of the base tree, so these changes cannot make a patch look right. But the user gets them. And it
+restores test files only: if a patch changes elsewhere what tests expect (helpers, fixtures, data), a person must read these lines.
 """
 
 from __future__ import annotations
@@ -9,10 +10,20 @@ import ast
 import copy
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import PurePosixPath
 
 from m3agent.agent.verify.patched_files import PatchedFiles
-from m3agent.agent.verify.python_file import Definition, Function, last_name, nodes_in, parsed
+from m3agent.agent.verify.python_file import (
+    Definition,
+    Function,
+    imports_in,
+    is_fixture,
+    last_name,
+    nodes_in,
+    parsed,
+)
+from m3agent.agent.verify.review import Finding, finding_at
 from m3agent.tools.runners.suites import file_of, function_of, without_suite
 from m3agent.tools.test_report import TestReport
 
@@ -201,3 +212,167 @@ def _rows(module: ast.AST | None) -> Counter[str]:
                 pairs = zip(keys, values, strict=True)
                 rows.update(f"{key and ast.dump(key)}: {ast.dump(value)}" for key, value in pairs)
     return rows
+
+
+def changed_tests(old: bytes, new: bytes) -> set[str] | None:
+    """Return the top-level functions and classes that are new or changed in a test file.
+
+    Returns:
+        Their names. None if the change may affect other tests of the file: other statements changed, a fixture changed,
+        something that other code of the file uses changed, or the file cannot be parsed.
+    """
+    before, after = parsed(old), parsed(new)
+    if before is None or after is None:
+        return None
+    if _others(before) != _others(after) or not _only_adds_imports(before, after):
+        return None
+    known = {node.name: ast.dump(node) for node in before.body if isinstance(node, Definition)}
+    defined = [node for node in after.body if isinstance(node, Definition)]
+    changed = {node.name for node in defined if known.get(node.name) != ast.dump(node)}
+    if len({node.name for node in defined}) < len(defined):
+        return None  # the last of several definitions counts, which is more than names can say
+    for node in after.body:
+        own = node.name if isinstance(node, Definition) else ""
+        if (own in changed and is_fixture(node)) or not changed.isdisjoint(_names_used(node) - {own}):
+            return None
+    return changed
+
+
+def only_adds(old: bytes, new: bytes) -> bool:
+    """Return whether a change of a file only adds functions, classes and other statements, also inside of classes."""
+    before, after = parsed(old), parsed(new)
+    return before is not None and after is not None and _has_all(before.body, after.body)
+
+
+def only_adds_lines(old: bytes, new: bytes) -> bool:
+    """Return whether a change of a file in another language than Python only adds lines."""
+    lines = iter(new.split(b"\n"))
+    return all(line in lines for line in old.split(b"\n"))
+
+
+def _has_all(old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> bool:
+    left = Counter(ast.dump(node) for node in new)
+    classes = {node.name: node for node in new if isinstance(node, ast.ClassDef)}
+    for node in old:
+        text = ast.dump(node)
+        same = classes.get(node.name) if isinstance(node, ast.ClassDef) else None
+        if left[text]:
+            left[text] -= 1
+        elif same is None or not isinstance(node, ast.ClassDef) or not _has_all(node.body, same.body):
+            return False
+    return True
+
+
+def _others(module: ast.Module) -> list[str]:
+    """Return the statements that are neither definitions nor imports."""
+    kinds = Definition | ast.Import | ast.ImportFrom
+    return [ast.dump(node) for node in module.body if not isinstance(node, kinds)]
+
+
+def _only_adds_imports(before: ast.Module, after: ast.Module) -> bool:
+    """Return whether imports are at most added, without a name that the file used or defined before."""
+    old, new = ({bound: origin for bound, *origin in imports_in(module.body)} for module in (before, after))
+    taken = {name for node in before.body for name in _names_used(node)} | {"*"}
+    taken |= {node.name for node in before.body if isinstance(node, Definition)}
+    return old.items() <= new.items() and taken.isdisjoint(new.keys() - old.keys())
+
+
+def _names_used(node: ast.AST) -> set[str]:
+    """Return the names, the arguments (pytest's fixtures among them) and the texts in a statement."""
+    found = set()
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.Constant(value=str() as name):
+                found.add(name)
+    return found
+
+
+CHECKS = re.compile("_?(assert|check|expect|verify|ensure)", re.IGNORECASE)
+"""Start of the names of functions that tests call to compare."""
+DATA = frozenset(
+    {".json", ".yaml", ".yml", ".csv", ".tsv", ".txt", ".xml", ".html", ".toml", ".ini", ".out", ".snap"}
+)
+WORD = r"[A-Za-z_][A-Za-z_0-9]*"
+ROWS = r"(?:parametrize\([^()]*|\bin )\b([A-Za-z_]\w*)\s*[):]"
+"""Names of what tests run for: the values of parametrize and of loops."""
+HELPER = "changes an assertion that the fixed tests call"
+FIXTURE = "changes a fixture that the fixed tests use"
+TABLE = "changes values for which the fixed tests run"
+READ = "is data that only tests name"
+
+
+def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Finding]:
+    """Return the lines that decide what the fixed tests expect.
+
+    Args:
+        files: The patch.
+        fixed: Ids of the fixed tests.
+    """
+    tests = {file_of(without_suite(ident)) for ident in fixed} & files.patched.keys()
+    if not tests:
+        return []
+    surroundings = {path for path in files.patched if PurePosixPath(path).name == "conftest.py"}
+    text = b"\n".join(files.new(path) or b"" for path in sorted(tests | surroundings))
+    words, rows = (set(re.findall(pattern, text.decode(errors="replace"))) for pattern in (WORD, ROWS))
+    findings = list[Finding]()
+    for path, (old, new) in files.contents().items():
+        pure = PurePosixPath(path)
+        if old is None or new is None or files.tests.is_test(path):
+            continue
+        was, now = (parsed(content) if pure.suffix == ".py" else None for content in (old, new))
+        if was is not None and now is not None:
+            functions = _functions(was, now, words, named=_is_plugin(path, text))
+            findings += [
+                finding_at(path, new, node.lineno, what)
+                for node, what in (*functions, *_tables(was, now, rows))
+            ]
+        elif pure.suffix in DATA and pure.name.encode() in text and not _is_named_by_code(files, path):
+            findings.append(finding_at(path, new, 1, READ))
+    return findings
+
+
+def _functions(
+    was: ast.Module, now: ast.Module, words: Collection[str], *, named: bool
+) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield changed fixtures and helpers of which tests have the name. `named` says that tests name the module as a plugin."""
+    known = {node.name: node for node in ast.walk(was) if isinstance(node, Function)}
+    for node in ast.walk(now):
+        if not isinstance(node, Function) or node.name not in known:
+            continue
+        before = known[node.name]
+        if ast.dump(before) == ast.dump(node):
+            continue
+        if is_fixture(node) and (named or node.name in words):
+            yield node, FIXTURE
+        elif node.name in words and CHECKS.match(node.name) and assertions_in(before) - assertions_in(node):
+            yield node, HELPER
+
+
+def _tables(was: ast.Module, now: ast.Module, rows: Collection[str]) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield changed assignments of values for which tests run."""
+    earlier = {ast.dump(node.targets[0]): node for node in was.body if isinstance(node, ast.Assign)}
+    for node in now.body:
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=name) as target, *_], value=ast.List() | ast.Tuple() | ast.Dict()
+            ):
+                before = earlier.get(ast.dump(target))
+                if name in rows and before is not None and ast.dump(before.value) != ast.dump(node.value):
+                    yield node, TABLE
+
+
+def _is_plugin(path: str, text: bytes) -> bool:
+    """Return whether tests name a module as a plugin of pytest."""
+    module = path.removesuffix(".py").replace("/", ".")
+    lines = [line for line in text.split(b"\n") if b"pytest_plugins" in line]
+    return any(module.rpartition(".")[2].encode() in line for line in lines)
+
+
+def _is_named_by_code(files: PatchedFiles, path: str) -> bool:
+    """Return whether a file that is no test, and is not the file itself, has the name of a file."""
+    name = PurePosixPath(path).name.encode()
+    return any(
+        name in (files.new(other) or b"")
+        for other in files.patched
+        if other != path and other.endswith((".py", ".toml", ".cfg")) and not files.tests.is_test(other)
+    )

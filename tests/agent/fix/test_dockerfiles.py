@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.fix.dockerfiles import TRUSTED, dockerfiles, may_build, trust_in
+from m3agent.agent.fix.sandbox_setup import TRUSTED, dockerfiles, may_build, trust_in
 from m3agent.agent.repo.repository import open_repository
 from m3agent.agent.settings.settings import Settings, state_dir
 from m3agent.sandbox.declared.container import Container

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from m3agent.agent.fix.suites import NO_TESTS
+from m3agent.agent.fix.sandbox_setup import NO_TESTS
 from tests.agent.scripted import (
     BUGGY,
     DONE,
