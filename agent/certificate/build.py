@@ -46,17 +46,7 @@ def statement_of(
     issue: Issue | None = None,
     made_by: Maker | None = None,
 ) -> Statement:
-    """Return the certificate of a verified patch. Blocking.
-
-    Args:
-        change: The patch.
-        evidence: The verdict.
-        environment: Where the tests ran.
-        settings: The settings in force.
-        started: Time at which the work began.
-        issue: The issue that the patch is for.
-        made_by: Who made it, if m3agent did.
-    """
+    """Return the certificate of a verified patch. Blocking."""
     tests = {
         "without_patch": _counts(evidence.before),
         "with_patch": _counts(evidence.after),
@@ -183,15 +173,7 @@ _MOST = 1 << 20
 
 
 async def described_environment(sandbox: Sandbox, spec: SandboxSpec, backend: Backend) -> Environment:
-    """Return the environment of a sandbox in which nothing has run yet.
-
-    Args:
-        sandbox: The sandbox, started.
-        spec, backend: How it was started.
-
-    Raises:
-        SandboxError: The sandbox failed.
-    """
+    """Return the environment of a sandbox in which nothing has run yet. Raises SandboxError: The sandbox failed."""
     # isolated mode: no file of the repository may replace a module that the program imports
     listed = await sandbox.exec(["python3", "-I", "-c", _LISTED], keep=_MOST)
     try:
@@ -220,11 +202,7 @@ EMBEDDED = "m3agent-embedded"
 
 
 def maker_of(model: str) -> Maker:
-    """Return who made a patch.
-
-    Args:
-        model: The model's name, as its server gives it.
-    """
+    """Return who made a patch."""
     return Maker(harness=f"m3agent {__version__}", model=model, model_licence=_licence_of(model))
 
 

@@ -69,10 +69,6 @@ EndpointChoice: TypeAlias = ModelServer | EmbeddedEngine
 def choose_endpoint(settings: Settings, state: Path) -> EndpointChoice:
     """Choose what a fix talks to. Blocking.
 
-    Args:
-        settings: The settings in force.
-        state: The state folder, which has the records of running servers.
-
     Raises:
         ServerFault: A server runs here, but none is ready.
         UsageError: A setting of the embedded engine's search is given, but another server was chosen, or the key may
@@ -174,8 +170,7 @@ def _refuse_search_settings(settings: Settings, server: ModelServer) -> None:
 def key_for(settings: Settings, url: str) -> str | None:
     """Return the key to send to the server at `url`, or None.
 
-    Raises:
-        UsageError: The key would go to another machine over plain http, and the user did not allow it.
+    Raises UsageError: The key would go to another machine over plain http, and the user did not allow it.
     """
     key = next((one for one in settings.keys if one.belongs_to(url)), None)
     if key is None:

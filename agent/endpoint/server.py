@@ -36,10 +36,7 @@ async def chosen_server(
     """Choose the server and ask it which model and engine it has.
 
     Args:
-        url: The address that the user gave with the command, or None.
-        model: The model that the user gave with the command, or None.
         embedded: Why the command cannot use the embedded engine, as a clause for an error.
-        say: Receives a note for the person.
 
     Raises:
         UsageError: There is no server, or only the embedded engine; or the key may not go to the server.

@@ -125,12 +125,7 @@ class Attempt:
         await self.stack.enter_async_context(self.sandbox)
 
     def fresh_runs(self, backend: Backend, spec: SandboxSpec, bytecode: Bytecode | None = None) -> TreeRuns:
-        """Return what runs tests of the attempt's trees in fresh sandboxes.
-
-        Args:
-            backend, spec: How the sandboxes start.
-            bytecode: The base tree's bytecode, which all attempts share.
-        """
+        """Return what runs tests of the attempt's trees in fresh sandboxes."""
         assert self.workspace is not None
         log = session_events.log_requests(self.session, "verify")
 
@@ -150,14 +145,10 @@ class Attempt:
         """Run the loop to its end, and set `outcome` and `patch`. The patch may be empty.
 
         Args:
-            run_context: What all attempts share.
-            baseline: The base tree's test run.
             cache_is_warm: Set by the first attempt once the server has read its prompt. The other attempts wait for
                 it, so that the server finds their prompts in its cache.
-            verify: Verifies `patch` and sets `evidence`.
 
-        Raises:
-            SandboxError, ModelServerError, M3AgentError: The attempt ended early.
+        Raises SandboxError, ModelServerError, M3AgentError: The attempt ended early.
         """
         assert self.sandbox is not None
         self.server_key = run_context.key
@@ -276,8 +267,6 @@ class Attempt:
         """Verify the patch, unless it is empty or has been verified. Raises SandboxError.
 
         Args:
-            runs: Runs tests in fresh sandboxes.
-            baseline: The base tree's test run.
             known: Cache of verifications, by tree id.
         """
         if self.patch is None or self.patch.empty or self.evidence is not None:

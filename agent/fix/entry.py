@@ -60,9 +60,6 @@ def opened(folder: Path, settings: Settings, state: Path, *, again: bool = False
     """Return the repository that contains a folder. Without isolation, the folder itself suffices.
 
     Args:
-        folder: The folder.
-        settings: The settings in force.
-        state: m3agent's state folder.
         again: A session resumes.
 
     Raises:
@@ -91,20 +88,10 @@ async def new_fix(
     """Read the issue and the settings, and run the fix.
 
     Args:
-        spec: Names the issue.
-        repo: The repository's folder.
         flags: Settings that override all others.
-        hand_over: What to do with the patch.
-        attach: Files to attach to the issue.
-        certificate: Where to write the certificate of the verification; None for nowhere.
-        stdin: Where to read the issue from if `spec` says so.
-        env: The environment variables.
-        say: Receives notes for people.
-        sinks: Receive every line of the log.
         listener: Returns the callback for the streamed answers of a session, given its id.
 
-    Raises:
-        M3AgentError: The input is missing or invalid. Later failures are results.
+    Raises M3AgentError: The input is missing or invalid. Later failures are results.
     """
     if certificate is not None:
         check_folder(certificate)
@@ -136,8 +123,7 @@ async def new_question(
 ) -> FixResult:
     """Answer a question about a repository. The arguments are those of `new_fix`; the answer is in the result's words.
 
-    Raises:
-        M3AgentError: The input is missing or invalid. Later failures are results.
+    Raises M3AgentError: The input is missing or invalid. Later failures are results.
     """
     state = state_dir(os.environ)
     settings = load_settings(repo, {**flags, "attempts": 1}, os.environ).settings
@@ -159,15 +145,8 @@ def request_of(
 ) -> FixRequest:
     """Return the request that continues an earlier fix.
 
-    Args:
-        point: Where the session continues.
-        changed: The settings that the user changes.
-        hand_over: What to do with the patch.
-        state: The state folder.
-        say: Receives notes for people.
-
-    Raises:
-        UsageError: The repository no longer exists, or another server is to continue a session of the embedded engine.
+    Raises UsageError: The repository no longer exists, or another server is to continue a session of the embedded
+    engine.
     """
     where, issue = point.started["repository"], point.started["issue"]
     folder = Path(where["root"] or where["git_dir"])

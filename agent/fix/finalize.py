@@ -79,9 +79,7 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
     """End an attempt that was not interrupted, and return its result.
 
     Args:
-        attempt: The attempt.
         hand_over: Whether to hand over its patch; true for the chosen attempt only.
-        notes: Notes for the user, added to those about the patch.
 
     Raises:
         SandboxError: The patch cannot be read. The attempt has not been ended.

@@ -68,13 +68,7 @@ class PreparedFix:
 async def check(request: FixRequest, state: Path, say: Callable[[str], None]) -> None:
     """Refuse a request that can only fail. Nothing is written, so that a refused request leaves no session.
 
-    Args:
-        request: What to do.
-        state: The state folder.
-        say: Receives notes for people.
-
-    Raises:
-        M3AgentError: The request is refused, with the reason.
+    Raises M3AgentError: The request is refused, with the reason.
     """
     request.hand_over.check(request.repository)
     if caution := await asyncio.to_thread(request.hand_over.caution, request.repository):
@@ -104,18 +98,14 @@ async def fix(
     """Run one fix to its end and log it.
 
     Args:
-        request: What to do; `check` has accepted it. A resumed fix has one attempt; a new fix has as many as its settings say.
         session: Session of the first attempt; the caller closes it. The sessions of the other attempts are created
             after the preparation.
-        state: The state folder.
-        say: Receives notes for people.
         listener: Returns the callback for the streamed answers of an attempt, given its session id.
 
     Returns:
         The result. Expected failures (no sandbox, no model server, a refused hand-over) are results with an exit code.
 
-    Raises:
-        asyncio.CancelledError: The fix was interrupted. The log says so, and the patch so far is written.
+    Raises asyncio.CancelledError: The fix was interrupted. The log says so, and the patch so far is written.
     """
     first = _first_attempt(request, session, say, listener)
     attempts = [first]

@@ -75,13 +75,6 @@ async def prepare(
 ) -> RunContext:
     """Probe the server and pack the repository for it.
 
-    Args:
-        request: The fix to prepare.
-        server: The model server to use.
-        state: Folder for sessions and caches.
-        log: Receives the events to log.
-        say: Receives notes for the person.
-
     Raises:
         UsageError: The repository or the settings do not allow the run, such as a price limit without known prices.
         ModelServerError: The server did not answer as expected.
@@ -172,8 +165,7 @@ async def _pack(
 def _prices(endpoint: Endpoint, settings: Settings) -> Prices | None:
     """Return the server's prices; None if they are not known.
 
-    Raises:
-        UsageError: There is a cost limit but the prices are unknown, so the limit could not be enforced.
+    Raises UsageError: There is a cost limit but the prices are unknown, so the limit could not be enforced.
     """
     prices = prices_of(endpoint, settings.server_price)
     if settings.max_cost is not None and prices is None:
@@ -208,12 +200,6 @@ def chosen_budget(settings: Settings, window: int | None, prices: Prices | None,
     """Return the limit of tokens for the repository.
 
     It is never more than the window leaves beside the conversation.
-
-    Args:
-        settings: The settings; `context_budget` may be `AUTO_BUDGET`.
-        window: The model's window; None if unknown.
-        prices: The server's prices; None if unknown.
-        issue: The text of the issue.
     """
     room = None if window is None else window - conversation_room(window)
     if settings.context_budget is None:
@@ -282,11 +268,7 @@ async def warm(
     """Let a server read the beginning that all fixes at this commit share.
 
     Args:
-        repository: The repository.
         settings: The settings in force; they must be those of the fixes.
-        server: The server.
-        state: Folder for caches.
-        say: Receives notes for the person.
 
     Raises:
         UsageError: The repository does not fit into the prompt whole, so what a fix shows depends on its issue.

@@ -45,10 +45,6 @@ NOT_ISOLATED = (
 async def chosen_sandbox(settings: Settings, say: Callable[[str], None]) -> tuple[SandboxSpec, Backend]:
     """Return the sandbox that the settings request, and its backend on this machine.
 
-    Args:
-        settings: The settings in force.
-        say: Receives notes for people, such as the hosts that the sandbox may reach.
-
     Raises:
         EngineUnavailable: This machine has no backend.
         UsageError: The sandbox cannot start from the image, or commands may not run without isolation.
@@ -71,8 +67,7 @@ async def sandbox_for(
 ) -> tuple[SandboxSpec, Backend]:
     """Return the sandbox for a repository, after checking that it can start here. Otherwise like `chosen_sandbox`.
 
-    Raises:
-        EngineUnavailable: There is no engine. Without this check, model requests could be paid for in vain.
+    Raises EngineUnavailable: There is no engine. Without this check, model requests could be paid for in vain.
     """
     spec, backend = await chosen_sandbox(settings, say)
     if backend == WITHOUT_ISOLATION:
@@ -132,8 +127,7 @@ async def with_environment(
     If the environment cannot be built, `say` receives a note and the bare image is used. An image that the user named
     is never replaced. `tag` is the repository's last tag; `may_build` decides about the repository's Dockerfile.
 
-    Raises:
-        EngineUnavailable, ImageMissing: There is no engine, or no image to start from.
+    Raises EngineUnavailable, ImageMissing: There is no engine, or no image to start from.
     """
     folders = await asyncio.to_thread(lambda: folders_before_installed(files_of(workspace)))
     spec = replace(spec, python_folders=folders)
@@ -162,8 +156,6 @@ def _without_images(backend: Backend, suites: Sequence[SuiteNeeds], *, declares:
     """Return what a sandbox without an image lacks, in one sentence; empty if it lacks nothing.
 
     Args:
-        backend: The backend.
-        suites: What the repository's test suites need.
         declares: Whether the repository declares dependencies for Python.
     """
     missing = missing_on_host({name for suite in suites for name in suite.preparation.system_packages})

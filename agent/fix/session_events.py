@@ -117,7 +117,6 @@ def attempt_chosen(ranks: Sequence[Rank], sessions: Sequence[Session]) -> events
     """Return the event for the chosen attempt.
 
     Args:
-        ranks: All attempts, best first.
         sessions: Sessions of all attempts, in the order of their numbers.
     """
     ranking = [{**dataclasses.asdict(rank), "session": sessions[rank.number - 1].id} for rank in ranks]

@@ -60,7 +60,6 @@ class Window:
         """Record the token counts of the last request.
 
         Args:
-            usage: What the server counted.
             messages: Number of messages in the conversation, the request's answer included.
         """
         if usage.prompt is not None and usage.completion is not None:
@@ -71,7 +70,6 @@ class Window:
 
         Args:
             limit: The window in tokens, from the server's error; None if the error does not state it.
-            messages: The conversation.
 
         Returns:
             Whether a summary would make the conversation shorter.

@@ -99,8 +99,7 @@ class Loop:
         Args:
             pending: Calls without a result from an earlier process of this session. They run first.
 
-        Raises:
-            SandboxError, ModelServerError, M3AgentError: The session ended early; the caller reports it.
+        Raises SandboxError, ModelServerError, M3AgentError: The session ended early; the caller reports it.
         """
         if stop := await self._carry_out(pending):
             return Outcome("stalled", stop.text, "")
@@ -247,8 +246,7 @@ class Loop:
         If the request does not fit into the context window, or the answer is empty or repetitive, a list of the calls
         replaces the summary.
 
-        Raises:
-            ModelServerError: There was no answer for another reason.
+        Raises ModelServerError: There was no answer for another reason.
         """
         before, kept = len(self.messages), self.window.kept_steps(self.messages)
         self._tell(prompt.SUMMARISE)

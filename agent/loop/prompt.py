@@ -101,22 +101,11 @@ def first_messages(
     """Return the system message and the first user message.
 
     Args:
-        context: The packed repository.
-        issue: The issue to fix.
-        head: The commit that the files belong to.
-        dirty: Number of files that differ from the commit.
         images: Whether the server accepts images (`Endpoint.images`). If so, the issue's images follow the text as
             separate parts, in order. If not, a line states their number. An issue without images gives a message of
             plain text either way.
         instructions: Whether to name the files that contain the repository's instructions for agents. These files are
             in the context already, so the cached prefix does not change.
-        hosts: Hosts that commands may reach through the proxy.
-        network: Whether commands have the network of this machine.
-        python: Version of the sandbox's python3 (`Sandbox.python`); empty if it is unknown.
-        not_importable: Sentences that say which test files cannot be imported in the sandbox.
-        suites: The repository's tests, as `test_runner` runs them; empty if none are recognised.
-        submodules: What to say about the repository's submodules; empty if it has none.
-        answer: Whether an answer without a change is a result.
         hint: Text at the very end. Attempts at one issue have the same text before it.
     """
     state = f"The files above are those of commit {head}"
@@ -185,7 +174,6 @@ def summary(notes: str, state: str) -> str:
 
     Args:
         notes: The model's notes, or a list of its calls. They may quote reserved strings, which are escaped here.
-        state: The state of the tests and of the change (`where_it_stands`).
     """
     return (
         "The conversation was longer than your context window, so its tail was taken out. You had noted:\n\n"
@@ -199,7 +187,6 @@ def where_it_stands(tests: Mapping[str, Sequence[str]] | None, diff: str) -> str
     """Return the result of the last test run and the change so far, for a model that has lost track of them.
 
     Args:
-        tests: The lists passed, failed, errored and skipped of test ids; None if no test has run.
         diff: The change as it is. Secrets in it, and in the ids, are replaced here.
     """
     if tests is None:

@@ -113,8 +113,7 @@ class ResumePoint:
 def resume_point(lines: Sequence[Line]) -> ResumePoint:
     """Return the point from which a session resumes, computed from the lines of its log.
 
-    Raises:
-        UsageError: The session cannot be resumed: it ended before it began, or the model was done.
+    Raises UsageError: The session cannot be resumed: it ended before it began, or the model was done.
     """
     record = record_of(lines)
     started = record.started

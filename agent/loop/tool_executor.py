@@ -50,12 +50,7 @@ class SessionTests:
         return len(self.last["passed"]) if self.last is not None else 0
 
     def add_run(self, result: Mapping[str, Any], tree: str) -> None:
-        """Add a run of the test tool. A run in which no test ran shows nothing.
-
-        Args:
-            result: Lists of test ids by outcome.
-            tree: State of the work tree after the run.
-        """
+        """Add a run of the test tool. A run in which no test ran shows nothing."""
         self.last = result
         if any(result[outcome] for outcome in RAN):
             self._move_to(tree)
@@ -91,10 +86,6 @@ class SessionTests:
 
 def broken_and_added(red: set[str], baseline: TestReport) -> tuple[list[str], list[str]]:
     """Return the red tests that a change is responsible for.
-
-    Args:
-        red: Ids of red tests or files.
-        baseline: The complete result of the tests without the change.
 
     Returns:
         The sorted ids that passed without the change, or whose file has a test that passed; and those that the baseline
@@ -159,8 +150,7 @@ class Calls:
     async def run(self, call: ToolCall, turn: int) -> ToolResult:
         """Run one call and return its result. Log it before and after its side effect, even if it is interrupted.
 
-        Raises:
-            SandboxError: The sandbox failed. A failed call is a result, not an error.
+        Raises SandboxError: The sandbox failed. A failed call is a result, not an error.
         """
         self.number += 1
         number, before = self.number, self.sandbox.tree

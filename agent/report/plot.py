@@ -22,10 +22,6 @@ class Axis:
     """The vertical axis of a panel, from 0 to a round number.
 
     Args:
-        largest: Largest value to show.
-        top: Upper end of the axis, in SVG units.
-        bottom: Lower end of the axis, in SVG units.
-        tick: Formats the values at the ticks.
         smallest: Least step between two ticks.
     """
 
@@ -51,11 +47,7 @@ class Axis:
         """Draw a bar as SVG elements; it is at least half a unit high, so that small values stay visible.
 
         Args:
-            name: CSS class of the bar.
             middle: Horizontal position of its middle, in SVG units.
-            width: Width in SVG units.
-            low: Value at the lower end.
-            high: Value at the upper end.
         """
         if high <= low:
             return []

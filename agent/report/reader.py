@@ -44,7 +44,6 @@ def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
     """Return the report of one session.
 
     Args:
-        log: The session's log.
         folder: The session's folder, which contains its patch; None for a log outside a session's folder.
     """
     record = record_of(log.events)

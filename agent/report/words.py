@@ -35,11 +35,7 @@ def step_title(name: str, arguments: Mapping[str, Any] | None) -> str:
 
 
 def step_outcome(finished: Line) -> str:
-    """Return the outcome of a call in a few words; empty if success is all there is to say.
-
-    Args:
-        finished: The line `call.finished` of the log.
-    """
+    """Return the outcome of a call in a few words; empty if success is all there is to say."""
     traits, data = traits_of(text(finished, "name")), mapping(finished, "data")
     counts = {name: len(items(data, name)) for name in OUTCOMES}
     code = finished.get("exit_code")
@@ -189,9 +185,7 @@ def evidence(verify: Line, compared: int, *, isolated: bool) -> list[str]:
     """Return what a verdict rests on, in parts; empty if no test ran.
 
     Args:
-        verify: The last line `verify`; empty without one.
         compared: Number of tests that ran with and without the patch.
-        isolated: Whether the sandbox isolated the tests.
     """
     if not compared:
         return []

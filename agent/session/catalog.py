@@ -110,8 +110,7 @@ class Sessions:
                 several attempts, "last" is the chosen attempt.
             fixes: "last" is the newest session that is no question.
 
-        Raises:
-            UsageError: `name` matches no session, several, or one of another repository.
+        Raises UsageError: `name` matches no session, several, or one of another repository.
         """
         folders = session_folders(self.state)
         if not folders:
@@ -157,11 +156,6 @@ def sessions_of(state: Path, repo: Path, *, every: bool = False) -> Sessions:
 
     Linked work trees and folders of one repository have the same sessions. Outside a repository, the sessions of the folder
     itself are meant, and an id may be any session's: nothing can be confused with it.
-
-    Args:
-        state: The state folder.
-        repo: A folder of the repository.
-        every: The sessions of all repositories are meant.
 
     Raises:
         UsageError: There is no such folder.
@@ -327,13 +321,7 @@ PAUSE = 24 * 3600
 
 
 def at_work_on(state: Path, root: str, own: Collection[str]) -> list[str]:
-    """Return the ids of the sessions that work on a repository right now.
-
-    Args:
-        state: The state folder.
-        root: The repository's root.
-        own: The ids of the caller's own sessions, which are left out.
-    """
+    """Return the ids of the sessions that work on a repository right now."""
     found = []
     for folder in _newest(state)[:LOOKED_AT]:
         if folder.name not in own and is_locked(folder / LOG) and repository_of(folder).get("root") == root:
@@ -348,8 +336,6 @@ def trim(state: Path, most: int = MOST_BYTES, pause: float = PAUSE) -> list[str]
     alone.
 
     Args:
-        state: The state folder.
-        most: The limit in bytes.
         pause: Do nothing if the last call was less than this many seconds ago.
 
     Returns:

@@ -188,7 +188,6 @@ def is_embedded(session_started: Line, prepared: Iterable[Line] = ()) -> bool:
     """Return whether the embedded engine answers.
 
     Args:
-        session_started: The event.
         prepared: The events before the first turn. They tell it if another process serves the engine.
     """
     return text(session_started, "endpoint", "source") == "embedded" or any(
@@ -197,11 +196,7 @@ def is_embedded(session_started: Line, prepared: Iterable[Line] = ()) -> bool:
 
 
 def read_session(folder: Path) -> SessionRecord:
-    """Return the record of the session in a folder.
-
-    Raises:
-        UsageError: The log cannot be read or is damaged.
-    """
+    """Return the record of the session in a folder. Raises UsageError: The log cannot be read or is damaged."""
     return record_of(read_log(folder / LOG).events)
 
 

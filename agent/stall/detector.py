@@ -141,9 +141,6 @@ class StallDetector:
         """Take one answer; return a verdict if the run is in a loop.
 
         Args:
-            reasoning: The answer's reasoning.
-            text: The answer's text.
-            calls: Number of its calls.
             finish: Why it ended: stop, tool_calls, length or content_filter.
         """
         self._turn += 1
@@ -293,7 +290,6 @@ class StallDetector:
         read a note.
 
         Args:
-            hits: What the rules found.
             each: Return a verdict every time, also within one turn.
         """
         found = list(hits)

@@ -45,10 +45,7 @@ def as_seen(call: ToolCall, result: ToolResult, content: str, tree: str) -> Obse
     """Return a finished call as input of the stall detector.
 
     Args:
-        call: The model's call.
-        result: The tool's result.
         content: The result as the model reads it.
-        tree: State of the work tree after the call.
     """
     data = result.data
     return ObservedCall(
@@ -114,7 +111,6 @@ def normal(text: str, *, fold_digits: bool) -> str:
     """Return the text without the parts that change from run to run.
 
     Args:
-        text: Output of a call.
         fold_digits: Replace numbers as well. Use it for failures only: in the output of a success, a number that
             changes is progress.
     """
@@ -239,10 +235,6 @@ class CallHistory:
 
     def add(self, seen: ObservedCall, turn: int) -> tuple[PastCall | None, str | None]:
         """Add a finished call.
-
-        Args:
-            seen: The call.
-            turn: Number of the turn that made it.
 
         Returns:
             The step, and the key of the last equal call if the result has changed since then. The step is None if the

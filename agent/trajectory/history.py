@@ -26,12 +26,7 @@ DEEPEST = 64
 
 
 def clean(value: Any, depth: int = 0) -> Any:
-    """Copy a JSON value: markers replace secrets, escapes replace lone surrogates, strings replace NaN and infinity.
-
-    Args:
-        value: The JSON value.
-        depth: Levels of nesting above `value`.
-    """
+    """Copy a JSON value: markers replace secrets, escapes replace lone surrogates, strings replace NaN and infinity."""
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, float) and not math.isfinite(value):

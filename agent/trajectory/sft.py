@@ -25,7 +25,6 @@ def to_sft(record: SessionRecord, messages: Sequence[Message] | None = None) -> 
     """Return one training example. docs/trajectories.md describes its columns.
 
     Args:
-        record: The session's record.
         messages: The session's messages, if they were kept. They are used only if their digest matches the log. The
             example then contains the repository.
 

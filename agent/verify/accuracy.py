@@ -86,7 +86,6 @@ def path_of(state: Path, repository: Path) -> Path:
     """Return the file with the trials of a repository.
 
     Args:
-        state: The state folder.
         repository: The folder of its git data, which its work trees share.
     """
     name = hashlib.sha256(str(repository.resolve()).encode(errors="surrogateescape")).hexdigest()[:16]
@@ -104,11 +103,7 @@ def read(path: Path) -> Measured:
 
 
 def write(path: Path, measured: Measured) -> None:
-    """Replace a file.
-
-    Raises:
-        OSError: The state folder cannot be written.
-    """
+    """Replace a file. Raises OSError: The state folder cannot be written."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_file(str(path), measured.model_dump_json().encode())
 

@@ -50,12 +50,7 @@ MOST_BYTES = 500_000_000
 
 
 class KeptRuns(Generic[AnyRun]):
-    """The results of earlier runs.
-
-    Args:
-        folder: The folder of the files. It is created when the first result is written.
-        kind: The type of the results.
-    """
+    """The results of earlier runs."""
 
     def __init__(self, folder: Path, kind: type[AnyRun]) -> None:
         self.folder = folder
@@ -107,24 +102,14 @@ class KeptRuns(Generic[AnyRun]):
 
 
 class KeptBaselines(KeptRuns[TestReport]):
-    """The results of earlier sessions.
-
-    Args:
-        state: The state folder.
-    """
+    """The results of earlier sessions."""
 
     def __init__(self, state: Path) -> None:
         super().__init__(state / "baselines", TestReport)
 
 
 def key_of(spec: SandboxSpec, backend: Backend, sandbox: Sandbox, limits: Sequence[float]) -> str:
-    """Return the name of a base tree's result: a hash of everything that may change the result.
-
-    Args:
-        spec, backend: How the sandbox of the run starts.
-        sandbox: A started sandbox of the same kind.
-        limits: Time limits of the run, in seconds.
-    """
+    """Return the name of a base tree's result: a hash of everything that may change the result."""
     made_from: Sequence[object] = (
         __version__,
         runners.version(),
@@ -154,10 +139,7 @@ class BaselineRun:
     """One run of the base tree's tests, in the background.
 
     Args:
-        run: Runs the tests. Raises SandboxError.
         kept: The results of earlier sessions; None to neither read nor write one.
-        key: Name of this result among them; None has the same effect.
-        tell: Receives the result once, if it is complete or was stopped because its time was over.
         bytecode: What the run fills. It is kept with the result, and filled from there if `run` is not called.
     """
 

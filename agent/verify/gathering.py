@@ -90,8 +90,7 @@ class Work:
 async def gather(work: Work) -> Evidence:
     """Gather the evidence about a patch. Only the suites run that it affects.
 
-    Raises:
-        SandboxError: A sandbox failed, so nothing is known about the patch.
+    Raises SandboxError: A sandbox failed, so nothing is known about the patch.
     """
     workspace, patch, runs, baseline = work.workspace, work.patch, work.runs, work.baseline
     suites = runs.suites or await asyncio.to_thread(suites_of, workspace.store, patch.base)
@@ -276,8 +275,6 @@ class _Again:
         """Add which tests are flaky, and what further runs show if they could change the verdict.
 
         Args:
-            evidence: What is known.
-            tree: Git tree id of the new code with the tests that show a fix.
             search: Returns the flaky tests. It gets the further runs if they begin at the same time.
         """
         seem_fixed = evidence.fixed
@@ -350,9 +347,6 @@ def _with_reading(
     """Add what only a reader of the files can say now that the tests ran.
 
     Args:
-        evidence: What is known.
-        work: The patch.
-        suites: The suites that ran.
         elsewhere: Ids of the red tests of the base tree in suites that did not run, as far as they are known.
     """
     workspace, base, files = work.workspace, work.patch.base, work.files
@@ -402,13 +396,7 @@ class _CopyRuns:
         self._number = itertools.count(1)
 
     def begin(self, tree: str, fixed: Collection[str], added: Collection[str]) -> asyncio.Task[CopiesSeen]:
-        """Run copies of tests that are fixed, or seem to be while others still run.
-
-        Args:
-            tree: Git tree id of the new code with the fixed tests.
-            fixed: Ids of the fixed tests.
-            added: Paths of files with tests that the patch adds.
-        """
+        """Run copies of tests that are fixed, or seem to be while others still run."""
         own = frozenset(map(file_of, fixed)) & {*added}
         key = tree, frozenset(fixed), own
         if key not in self._begun:
@@ -447,12 +435,7 @@ async def _nothing() -> None:
 
 
 def _added_tests(files: PatchedFiles, added: Sequence[str]) -> Selection:
-    """Return the tests in the test files that a patch adds.
-
-    Args:
-        files: The files of the patch.
-        added: Paths of all files that the patch adds to the tests, also of those without tests.
-    """
+    """Return the tests in the test files that a patch adds."""
     modules = [path for path in added if files.tests.has_tests(path)]
     others = [path for path in added if path.endswith(".py") and path not in modules]
     if others and any(b"python_files" in (files.old(path) or b"") for path in CONFIGURATION):

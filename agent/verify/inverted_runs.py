@@ -91,9 +91,6 @@ class CopiesSeen:
 
         An honest test may find out where its values are. But if it does, and the patch has code that may find the names and the
         values of tests, the test counts for nothing.
-
-        Args:
-            review: Lines of the patch that a person must read.
         """
         if not review:
             return self.signs
@@ -101,11 +98,7 @@ class CopiesSeen:
         return (*self.signs, *(f"{line.path}:{line.line} {line.what}" for line in self.lines), *red)
 
     def to_read(self, changes: Callable[[], Contents]) -> tuple[Finding, ...]:
-        """Return the lines that a person must read: none if the patch changes no comparison.
-
-        Args:
-            changes: Returns the old and the new content of the files that the patch changes.
-        """
+        """Return the lines that a person must read: none if the patch changes no comparison."""
         if not self.lines and not self.without:
             return ()
         changed = changes()
@@ -127,10 +120,7 @@ def copies_of(
     """Make the variants of tests.
 
     Args:
-        store: Holds the tree.
-        tree: Git tree id.
         idents: Ids of the tests, such as `tests/test_calc.py::TestSum::test_add[1-2]`.
-        random: Chooses tests and values; by default the system's.
 
     Returns:
         None if there is no variant.
@@ -202,8 +192,6 @@ async def run_copies(
     a person must read the line: honest comparisons may allow a difference, on purpose or by mistake.
 
     Args:
-        copies: The variants.
-        run: Runs the tests.
         with_hidden: Whether it matters if tests pass with hidden values: not if no line of the patch needs a review.
         with_unchanged: Whether the unchanged tests run in the first round too, to see whether they pass in a process of their own.
             That matters only if the patch has code that decides a comparison.

@@ -109,9 +109,6 @@ class TestSource:
     """A test file, of which variants are made.
 
     Args:
-        path: Its path.
-        source: The file. It has no variants if it cannot be read.
-        random: Chooses other values, and assertions.
         token: Begins the names of the functions that the variants call, which no code can know.
     """
 
@@ -165,9 +162,6 @@ class TestSource:
     def expected_to_fail(self, way: Way) -> bytes | None:
         """Return a variant in which each assertion must fail with another value, and the tests must pass.
 
-        Args:
-            way: How the other values are made.
-
         Returns:
             None if no assertion compares, or none can get another value.
         """
@@ -190,7 +184,6 @@ class TestSource:
         """Yield, of each test that may compare where no variant inverts it, the first such line.
 
         Args:
-            tests: As for `inverted`.
             helpers: Names of functions whose assertions are expected to fail as well.
         """
         helpers = {*helpers, *self.functions}

@@ -57,11 +57,7 @@ class Pair:
         self.runs.sides.update({self.old: False, self.new: True})
 
     async def run(self, known: Awaitable[TestReport | None] | None = None) -> tuple[TestReport, TestReport]:
-        """Run the tests of both trees; return the reports of the old and the new tree.
-
-        Args:
-            known: The result of the same tests on the old tree, or None.
-        """
+        """Run the tests of both trees; return the reports of the old and the new tree."""
 
         async def run_old() -> TestReport:
             report = None if known is None else await known
@@ -74,7 +70,6 @@ class Pair:
         """Run tests of the new tree, unless their result is known.
 
         Args:
-            selection: The tests.
             part: Number of the part, if the tests are divided among several sandboxes; each part has a log.
         """
         return await self._run(f"after-{part}" if part else "after", selection)
@@ -89,8 +84,6 @@ class Pair:
         """Run tests again and return those that count neither way because they are flaky.
 
         Args:
-            first: The first reports of the old and the new tree.
-            idents: The tests to run again.
             beside: Tests that are judged as well if they are in the same files as `idents`.
             repeats: Further runs of these files on the new tree. With them, only the old tree's tests run again, and
                 tests about which only these runs disagree are left to `m3agent.agent.verify.stability`.

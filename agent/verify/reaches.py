@@ -58,8 +58,6 @@ def reaches(path: str, source: bytes, *, in_tests: bool) -> list[Reach]:
     """Return the places of a Python file that reach for the insides.
 
     Args:
-        path: Path of the file in the repository.
-        source: Its content.
         in_tests: Whether the file belongs to the tests. Then only `insides.IN_TESTS` counts.
     """
     found: list[Reach] = []

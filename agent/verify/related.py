@@ -23,12 +23,6 @@ def related_tests(workspace: Workspace, tree: str, issue: str, idents: Collectio
 
     The issue names the test or its file; or it names code that the test uses: any word for what the test's file imports,
     otherwise a word that looks like code. An issue without a word is about all tests, and without an issue there are none.
-
-    Args:
-        workspace: Holds the tree.
-        tree: Git tree id of the tests.
-        issue: Text of the issue.
-        idents: Ids of the tests to consider.
     """
     words = set(_NAME.findall(issue))
     if not words:

@@ -133,12 +133,7 @@ def finding_at(path: str, content: bytes, line: int, what: str) -> Finding:
 
 
 def findings_at(places: Iterable[Reached], content_of: Callable[[str], bytes]) -> tuple[Finding, ...]:
-    """Return findings for places that the interpreter reported, and that a reader of the file does not see.
-
-    Args:
-        places: The places.
-        content_of: Returns the content of a file.
-    """
+    """Return findings for places that the interpreter reported, and that a reader of the file does not see."""
     found = []
     for place in places:
         name = place.name.rpartition(".")[2].lstrip("=")
@@ -212,12 +207,7 @@ def _is_script(content: bytes) -> bool:
 def _new(
     now: Sequence[Reach], before: Sequence[Reach], old: Sequence[str], new: Sequence[str]
 ) -> list[Reach]:
-    """Return the places that are more than the old file has, those on new lines first.
-
-    Args:
-        now, before: The places of the new and of the old file.
-        old, new: The lines of these files.
-    """
+    """Return the places that are more than the old file has, those on new lines first."""
     usual = insides.HABITS & {insides.HABIT_OF.get(one.what, one.what) for one in before}
     left = Counter((one.name, one.what) for one in before)
     known = {line.strip() for line in old}

@@ -65,14 +65,7 @@ class Scope:
 
 
 def selected_tests(workspace: Workspace, base: str, new: str, known: TestReport) -> tuple[set[str], str]:
-    """Return the ids of the tests that a change may influence, and why these are all tests, if so.
-
-    Args:
-        workspace: Holds the trees.
-        base: Tree id of the old code.
-        new: Tree id of the new code with the old tests.
-        known: The test run on `base`.
-    """
+    """Return the ids of the tests that a change may influence, and why these are all tests, if so."""
     trees = workspace.entries(base), workspace.entries(new)
     files_of_base = files_of_tests(workspace.store, base)
     changes = dict[str, tuple[bytes | None, bytes | None]]()
@@ -109,8 +102,6 @@ def compared(
     """Return the part of the base tree's report that is compared with the new tree's, and the scope.
 
     Args:
-        known: The test run on the base tree.
-        after: The test run on the new tree.
         selected: The tests that had to run. They are compared also if they have no result.
         stopped: Whether the time was over before all of them ran. Then those without a result are not compared.
     """
@@ -153,15 +144,7 @@ async def run_suite(
     known: asyncio.Future[TestReport | None],
     seconds: float,
 ) -> SuiteRun:
-    """Compare all tests, or those that matter most if the suite is large.
-
-    Args:
-        workspace: Holds the trees.
-        paths: Paths that the patch changes.
-        pair: The old and the new tree.
-        known: The result of the base tree's tests.
-        seconds: Time for the new tree's tests.
-    """
+    """Compare all tests, or those that matter most if the suite is large."""
 
     def large() -> TestReport | None:
         report = known.result() if known.done() else None

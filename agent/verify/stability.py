@@ -68,12 +68,9 @@ async def repeat(pair: Pair, after: TestReport, selection: Selection) -> list[Te
     """Run tests of the new tree a few more times.
 
     Args:
-        pair: The old and the new tree.
-        after: The first report of the new tree.
         selection: The tests near the change. If it has a time, they run once in each sandbox, which takes this time.
 
-    Raises:
-        SandboxError: A sandbox failed.
+    Raises SandboxError: A sandbox failed.
     """
     times, seconds = _times(selection), repeat_seconds(after)
     return await _in_sandboxes(pair, pair.new, "verify-repeat", selection, times, seconds)
@@ -82,13 +79,7 @@ async def repeat(pair: Pair, after: TestReport, selection: Selection) -> list[Te
 async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Sequence[TestReport]) -> Repeats:
     """Find the tests that are red in some of the additional runs, and compare both trees for them.
 
-    Args:
-        pair: The old and the new tree.
-        first: Their first reports.
-        reports: The additional runs.
-
-    Raises:
-        SandboxError: A sandbox failed.
+    Raises SandboxError: A sandbox failed.
     """
     before, after = first
     times = _times_red(reports)

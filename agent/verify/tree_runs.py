@@ -109,14 +109,10 @@ class TreeRuns:
         """Run tests of one tree.
 
         Args:
-            tree: Git tree id.
             name: Name of the run, for its log `NAME.log`.
-            selection: The tests to run.
             record: When to record which functions each test executes; None for never.
-            added: Paths of the files that a patch adds to the tree.
 
-        Raises:
-            SandboxError: The sandbox failed, so nothing is known about the tests.
+        Raises SandboxError: The sandbox failed, so nothing is known about the tests.
         """
         async with self.sandboxes.sandbox(tree) as sandbox:
             keeps = tree == self.base
@@ -134,13 +130,10 @@ class TreeRuns:
         """Run the same tests of one tree several times, one run after the other in one sandbox.
 
         Args:
-            tree, name, selection: As for `run`.
-            times: Most runs.
             seconds: Time for all runs. A run that would probably end later does not start, except for the first one.
             enough: Gets each report, and returns whether no further run is needed.
 
-        Raises:
-            SandboxError: The sandbox failed.
+        Raises SandboxError: The sandbox failed.
         """
         reports = list[TestReport]()
         async with self.sandboxes.sandbox(tree) as sandbox:
@@ -190,13 +183,9 @@ class TreeRuns:
         """Run tests of Python with each variant of their files.
 
         Args:
-            tree, name: As for `run`.
-            variants: The variants.
-            idents: Ids of the tests, without a suite.
             seconds: Time after which no further test starts.
 
-        Raises:
-            SandboxError: The sandbox failed.
+        Raises SandboxError: The sandbox failed.
         """
         async with self.sandboxes.sandbox(tree) as sandbox:
             readings = await run_variants(
@@ -216,13 +205,10 @@ class TreeRuns:
         """Run all tests of the base tree, and record what a large suite executes.
 
         Args:
-            tree: Git tree id.
-            seconds: Time after which no further test starts.
             record: When the recording begins. If it does, the tests are imported once more: what runs at import
                 belongs to no single test.
 
-        Raises:
-            SandboxError: The sandbox failed.
+        Raises SandboxError: The sandbox failed.
         """
         report = await self.run(tree, BASELINE, Selection(seconds=seconds), record)
         if report.executed is None:
@@ -244,8 +230,7 @@ class TreeRuns:
 async def changes_while_running(sandbox: Sandbox, is_test: Callable[[str], bool]) -> list[str]:
     """Return the files of tests that changed during a run, restored or not, as signs of tampering.
 
-    Raises:
-        SandboxError: The sandbox failed.
+    Raises SandboxError: The sandbox failed.
     """
     return [
         f"{path} was changed while the tests ran" for path in sorted(await sandbox.touched()) if is_test(path)

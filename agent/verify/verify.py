@@ -91,9 +91,6 @@ async def verify(
     """Run the tests on both trees and judge the patch. Each tree has its own sandbox, which the session never touched.
 
     Args:
-        workspace: Where the patch was made.
-        patch: The patch to verify.
-        runs: Runs tests in fresh sandboxes.
         reruns: Most times that deciding tests run again; 0 turns the search for flaky tests off.
         baseline: Returns the result of the base tree's tests in the same kind of sandbox, complete or stopped because
             its time was over, or None. With it, only the test files that the patch adds or changes run on the old code.
@@ -101,8 +98,7 @@ async def verify(
         issue: Text of the issue. A red test that it is about must turn green.
         pinned: Ids of tests that state what the issue changes, as somebody says. If the patch breaks them, it is unverified.
 
-    Raises:
-        SandboxError: A sandbox failed, so nothing is known about the patch.
+    Raises SandboxError: A sandbox failed, so nothing is known about the patch.
     """
     started = time.monotonic()
     evidence = await gather(Work(workspace, patch, runs, reruns, baseline, seconds, issue, frozenset(pinned)))

@@ -43,10 +43,7 @@ def weakened(
     other values in its assertions: the earlier ones may have been wrong.
 
     Args:
-        ident: Id of the test or of its file.
-        base: Content of the test's file in the base tree; None if it does not exist there.
         earlier: Content in the tree in which the test was named red.
-        later: Content in the tree of the patch.
         shows_fix: Whether the test is red without the patch and green with it.
     """
     if earlier is None or earlier == later or test_in(parsed(base), ident) is not None:
@@ -65,9 +62,7 @@ def changed_as_delivered(files: PatchedFiles, judged: str, undone: Collection[st
     """Return the paths of the base tree that differ between the tree that was judged and the one that is delivered.
 
     Args:
-        files: The patch.
         judged: Git tree id of the new code with the old tests.
-        undone: Paths of the patch whose changes do not count.
     """
     new = files.workspace.entries(judged)
     return sorted(
@@ -78,13 +73,7 @@ def changed_as_delivered(files: PatchedFiles, judged: str, undone: Collection[st
 
 
 def lessened(files: PatchedFiles, paths: Sequence[str], before: TestReport) -> list[str]:
-    """Return what the patch does to tests that pass without it, such as `tests/test_a.py::test_b was deleted`.
-
-    Args:
-        files: The patch.
-        paths: Paths of the base tree's tests that the patch changes.
-        before: The results of the base tree.
-    """
+    """Return what the patch does to tests that pass without it, such as `tests/test_a.py::test_b was deleted`."""
     moved, new_assertions = set[str](), Counter[str]()
     for path in files.patch.paths:
         if path.endswith(".py") and files.tests.is_test(path):
@@ -133,8 +122,6 @@ def not_run(
     """Return the tests that pass without the patch and do not run in the tree that is delivered.
 
     Args:
-        before: The results of the base tree.
-        delivered: Those of the tree that is delivered.
         files: The files whose tests ran there; empty for all.
         new: Ids of tests that the patch adds: a test may have moved there.
     """
@@ -167,7 +154,6 @@ def assertions_in(tree: ast.AST | None, *, any_value: bool = False) -> Counter[s
     """Return the assertions in a test: `assert`, unittest's methods, and `pytest.raises` and its like.
 
     Args:
-        tree: The test.
         any_value: Whether assertions that differ in literal values only count as equal.
     """
     checks = ("assert", "raises", "warns", "fail")
@@ -302,12 +288,7 @@ READ = "is data that only tests name"
 
 
 def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Finding]:
-    """Return the lines that decide what the fixed tests expect.
-
-    Args:
-        files: The patch.
-        fixed: Ids of the fixed tests.
-    """
+    """Return the lines that decide what the fixed tests expect."""
     tests = {file_of(without_suite(ident)) for ident in fixed} & files.patched.keys()
     if not tests:
         return []
