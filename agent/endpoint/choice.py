@@ -37,11 +37,8 @@ class ModelServer:
     """A server to talk to."""
 
     url: str
-    """Its address."""
     key: str | None = field(repr=False)
-    """The API key to send, or None."""
     source: Source
-    """Where it comes from."""
     description: str
     """The choice in words, for people."""
     record: ServerRecord | None = None

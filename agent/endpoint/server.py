@@ -23,11 +23,9 @@ class ChosenServer:
     endpoint: Endpoint
     """What the server says about itself."""
     key: str | None = field(repr=False)
-    """The API key to send, or None."""
     record: ServerRecord | None
     """Its record, or None; see `ModelServer`."""
     settings: Settings
-    """The settings in force."""
 
 
 async def chosen_server(

@@ -21,6 +21,7 @@ from m3agent.agent.loop.completion_gate import NO_CHANGE, NOT_TESTED, listed
 from m3agent.sandbox.network.allow_list import AllowedHost
 from m3agent.tools.base import cut
 from m3agent.tools.test_commands import COMMANDS
+from m3agent.util.counted import counted
 
 SYSTEM = f"""\
 You are a helpful assistant. Your name is MiniMax-M3 and is built by MiniMax.
@@ -149,15 +150,13 @@ def first_messages(
             for image in issue.images
         ]
     elif issue.images:
-        text += f"\nThe issue has {_count(issue)}, left out here: you cannot see images.\n"
+        text += (
+            f"\nThe issue has {counted(len(issue.images), 'image')}, left out here: you cannot see images.\n"
+        )
     if hint:
         text += f"\n{hint}\n"
     content = [{"type": "text", "text": text}, *parts] if parts else text
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
-
-
-def _count(issue: Issue) -> str:
-    return "1 image" if len(issue.images) == 1 else f"{len(issue.images)} images"
 
 
 def asks_for_words(message: Mapping[str, Any]) -> bool:

@@ -95,11 +95,8 @@ class TurnTokens:
     anchor: str
     """Id of the turn's element on the page."""
     prompt: int | None
-    """Prompt tokens."""
     cached: int | None
-    """Prompt tokens from the server's cache."""
     completion: int | None
-    """Completion tokens."""
     mark: str = ""
     """What deserves attention in this turn, such as a stall; empty for nothing."""
 

@@ -38,11 +38,9 @@ class Excerpt:
     """A text whose middle is left out if it is too long."""
 
     head: str
-    """The beginning, or the whole text."""
     tail: str
     """The end; empty if nothing is left out."""
     omitted: int
-    """Number of characters left out."""
 
 
 def excerpt(text: str, limit: int) -> Excerpt:

@@ -32,9 +32,7 @@ class SessionLog:
     """The contents of a log."""
 
     path: Path
-    """The log."""
     events: tuple[Line, ...]
-    """The events, in order."""
     notes: tuple[str, ...]
     """Notes for people on the state of the log, such as an incomplete last line."""
 

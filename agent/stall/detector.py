@@ -82,7 +82,6 @@ class Hit:
     """A rule that has reached its limit."""
 
     rule: str
-    """Name of the rule."""
     count: int
     """Count of the rule, in its own unit."""
     members: tuple[str, ...]
@@ -90,7 +89,6 @@ class Hit:
     patience: int
     """Turns in which the loop may continue before the next step."""
     text: str
-    """What happened, in words."""
 
 
 @dataclass

@@ -20,15 +20,12 @@ class ObservedCall:
     """One finished call."""
 
     name: str
-    """Name of the tool."""
     arguments: dict[str, Any] | None
     """Arguments of the call; None if they were not a JSON object."""
     content: str
     """The result as the model reads it."""
     digest: str
-    """Digest of the whole result."""
     is_error: bool
-    """Whether the result is an error."""
     exit_code: int | None
     """Exit status of the command; None without one."""
     tree: str
@@ -164,7 +161,6 @@ class PastCall:
     turn: int
     """The turn that made the call."""
     name: str
-    """Name of the tool."""
     call: str
     """Identity of the call."""
     result: str
@@ -172,7 +168,6 @@ class PastCall:
     error: str
     """Class of the error; empty if the call did not fail."""
     failed: bool
-    """Whether the call failed."""
     tree: str
     """State of the work tree after the call; empty if unknown."""
     changed: bool

@@ -32,7 +32,6 @@ class Trial(BaseModel):
     """Whether the patch is right."""
     verdict: str
     rule: str
-    """The name of the rule that decided."""
     reason: str
     seconds: float
     """Wall time of the verification."""
@@ -50,7 +49,6 @@ class Measured(BaseModel):
     silent: tuple[str, ...] = ()
     """Ids of the commits whose tests do not show that they fix something."""
     version: str = __version__
-    """Version of m3agent."""
 
     @property
     def commits(self) -> set[str]:

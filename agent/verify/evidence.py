@@ -91,7 +91,6 @@ class Evidence:
     new_tree: str = ""
     """Git tree id of the new code with the old tests and the new test files."""
     paths: Sequence[str] = ()
-    """Paths that the patch changes."""
     added: Collection[str] = ()
     """Paths of the test files that the patch adds."""
     surroundings: Sequence[str] = ()
@@ -118,9 +117,7 @@ class Evidence:
     """Lines of fixed tests that also pass with a similar value or cannot be tried with one, if the patch changes how values
     compare, and lines of the patch that decide what the fixed tests expect."""
     repeats: Repeats = NO_REPEATS
-    """The further runs of the tests near the change."""
     findings: tuple[Finding, ...] = ()
-    """Lines of the patch that a person must read."""
     related: frozenset[str] = frozenset()
     """Tests that the issue is about, and that stay red although the patch's own tests show a fix."""
     other_python: tuple[str, str] | None = None
@@ -130,7 +127,6 @@ class Evidence:
     left_out: tuple[str, ...] = ()
     """Names of the suites that did not run, because the patch does not affect them."""
     runs: tuple[MadeRun, ...] = ()
-    """All test runs."""
 
     @cached_property
     def stating(self) -> frozenset[str]:

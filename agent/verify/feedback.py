@@ -52,7 +52,6 @@ class Feedback:
     kinds: tuple[FeedbackKind, ...]
     """What the verdict found, the most important first."""
     text: str
-    """The message."""
     tests: tuple[str, ...]
     """Ids of the red tests that the verdict rests on."""
 

@@ -127,13 +127,7 @@ def copies_of(
     """
     random = random or SystemRandom()
     entries = {entry.path: entry for entry in store.list_tree(tree)}
-    by_test: dict[tuple[str, str], list[str]] = {}
-    for ident in sorted(map(without_suite, idents)):
-        path, _, inner = ident.partition("::")
-        if path in entries and path.endswith(".py") and inner:
-            by_test.setdefault((path, inner.partition("[")[0]), []).append(ident)
-    chosen = random.sample(sorted(by_test), min(len(by_test), MOST_TESTS))
-    one_of = {test: random.choice(by_test[test]) for test in chosen}  # with one of its parameters
+    chosen = _chosen(entries, idents, random)
     token = f"_{secrets.token_hex(6)}"
     texts = defaultdict[tuple[Kind, Way], dict[str, bytes | None]](dict)
     inversions = defaultdict[tuple[Kind, Way], dict[str, Inversion]](dict)
@@ -142,8 +136,7 @@ def copies_of(
     def read(path: str) -> TestSource:
         return TestSource(path, store.get_blob(entries[path].sha), random, token)
 
-    for path in sorted({path for path, _ in chosen}):
-        tests = {name: ident for (each, name), ident in one_of.items() if each == path}
+    for path, tests in sorted(chosen.items()):
         source = read(path)
         of_helpers = [read(helper) for helper in _helpers(store, tree, entries, source)]
         for way, (text, made) in zip(WAYS, source.inverted(tests), strict=False):
@@ -161,7 +154,20 @@ def copies_of(
     if not without and all(copy.kind == "hidden" for copy in copies):
         return None
     copies.append(Copy(Variant({}, helpers(token)), "unchanged"))
-    return Copies(frozenset(one_of.values()), token, tuple(copies), tuple(without), places)
+    return Copies(frozenset(places), token, tuple(copies), tuple(without), places)
+
+
+def _chosen(entries: Collection[str], idents: Collection[str], random: Random) -> dict[str, dict[str, str]]:
+    """Return by file the tests whose variants run, by name, each with the id of one of its parameters."""
+    by_test: dict[tuple[str, str], list[str]] = {}
+    for ident in sorted(map(without_suite, idents)):
+        path, _, inner = ident.partition("::")
+        if path in entries and path.endswith(".py") and inner:
+            by_test.setdefault((path, inner.partition("[")[0]), []).append(ident)
+    chosen = defaultdict[str, dict[str, str]](dict)
+    for path, name in random.sample(sorted(by_test), min(len(by_test), MOST_TESTS)):
+        chosen[path][name] = random.choice(by_test[path, name])
+    return chosen
 
 
 def _helpers(

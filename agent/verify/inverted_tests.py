@@ -94,7 +94,6 @@ class Inversion:
     """An assertion that must not pass as it is changed."""
 
     path: str
-    """Path of its file."""
     line: int
     """Its line number, from 1."""
     text: str

@@ -36,13 +36,10 @@ class Pair:
     """An old and a new tree. Their tests run at the same time, each tree in its own sandbox."""
 
     old: str
-    """Git tree id of the old tree."""
     new: str
-    """Git tree id of the new tree."""
     prefix: str
     """Distinguishes this pair's log files from those of another pair."""
     runs: TreeRuns
-    """Runs the tests."""
     reruns: int
     """Most times that deciding tests run again; 0 turns the search for flaky tests off."""
     selection: Selection = EVERYTHING

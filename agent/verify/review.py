@@ -118,7 +118,6 @@ class Finding:
     """A line that a person must read."""
 
     path: str
-    """Path of the file."""
     line: int
     """Line number in the new file, from 1."""
     text: str

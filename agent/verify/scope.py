@@ -20,6 +20,7 @@ from typing import Any
 from m3agent.agent.verify.affected import affected_code
 from m3agent.agent.verify.flaky import outcomes, without
 from m3agent.agent.verify.pair import Pair, targets_of
+from m3agent.agent.verify.patched_files import Contents
 from m3agent.agent.verify.related import files_of_tests_near
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import file_of, files_of_tests
@@ -66,19 +67,9 @@ class Scope:
 
 def selected_tests(workspace: Workspace, base: str, new: str, known: TestReport) -> tuple[set[str], str]:
     """Return the ids of the tests that a change may influence, and why these are all tests, if so."""
-    trees = workspace.entries(base), workspace.entries(new)
-    files_of_base = files_of_tests(workspace.store, base)
-    changes = dict[str, tuple[bytes | None, bytes | None]]()
-    for path in sorted({*trees[0], *trees[1]}):
-        old, now = (tree.get(path) for tree in trees)
-        if old == now or files_of_base.is_test(path):
-            continue
-        if old is not None and now is not None and old.mode != now.mode:
-            return known.ids, f"{path} has another file mode"
-        before, after = (
-            None if entry is None else workspace.store.get_blob(entry.sha) for entry in (old, now)
-        )
-        changes[path] = before, after
+    changes, other_mode = _changes_of_code(workspace, base, new)
+    if other_mode:
+        return known.ids, f"{other_mode} has another file mode"
     if known.executed is None or known.executed.imports is None:
         return known.ids, "it is not known which tests execute which code"
     files = {file_of(ident) for ident in known.ids}
@@ -94,6 +85,24 @@ def selected_tests(workspace: Workspace, base: str, new: str, known: TestReport)
     recorded = known.executed.executed.keys() - {*known.executed.elsewhere}
     own = {ident for ident in known.ids if file_of(ident) in changes or file_of(ident) in importing}
     return (known.executed.tests_that_execute(affected.has) | own | known.ids - recorded) & known.ids, ""
+
+
+def _changes_of_code(workspace: Workspace, base: str, new: str) -> tuple[Contents, str]:
+    """Return the changed files that are no tests, and the path of one whose file mode changed, if there is one."""
+    trees = workspace.entries(base), workspace.entries(new)
+    is_test = files_of_tests(workspace.store, base).is_test
+    contents = dict[str, tuple[bytes | None, bytes | None]]()
+    for path in sorted({*trees[0], *trees[1]}):
+        old, now = (tree.get(path) for tree in trees)
+        if old == now or is_test(path):
+            continue
+        if old is not None and now is not None and old.mode != now.mode:
+            return {}, path
+        before, after = (
+            None if entry is None else workspace.store.get_blob(entry.sha) for entry in (old, now)
+        )
+        contents[path] = before, after
+    return contents, ""
 
 
 def compared(

@@ -48,7 +48,6 @@ class Repeats:
     runs: int = 0
     """Number of the first additional runs of the new tree."""
     seconds: float = 0.0
-    """Duration of all additional runs."""
     broken: frozenset[str] = frozenset()
     """Tests that are red in several runs of the new tree, and in none of the base tree."""
     unstable: frozenset[str] = frozenset()

@@ -37,11 +37,9 @@ class MadeRun:
     """A test run that was made, for the record."""
 
     name: str
-    """Name of the run."""
     patched: bool | None
     """Whether the tree has the code of the patch; None for a tree with copies of tests."""
     passed: tuple[str, ...]
-    """Ids of the tests that passed."""
     red: tuple[str, ...]
     """Ids of the tests that failed or could not run."""
     commands: tuple[tuple[str, ...], ...] = ()
@@ -58,7 +56,6 @@ class TreeRuns:
     """Runs tests of trees, each run in its own sandbox."""
 
     sandboxes: SandboxesAhead
-    """The sandboxes for trees."""
     folder: Path
     """Where the logs of the test runs go."""
     timeout: float = TEST_TIMEOUT
@@ -72,7 +69,6 @@ class TreeRuns:
     base: str = ""
     """The base tree, whose bytecode the runs of all trees use; empty if it is not known."""
     bytecode: Bytecode = field(default_factory=Bytecode)
-    """This bytecode."""
     made: list[MadeRun] = field(default_factory=list)
     """The runs that were made."""
     sides: dict[str, bool] = field(default_factory=dict)

@@ -301,14 +301,13 @@ def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Fi
         if old is None or new is None or files.tests.is_test(path):
             continue
         was, now = (parsed(content) if pure.suffix == ".py" else None for content in (old, new))
+        places = list[tuple[int, str]]()
         if was is not None and now is not None:
             functions = _functions(was, now, words, named=_is_plugin(path, text))
-            findings += [
-                finding_at(path, new, node.lineno, what)
-                for node, what in (*functions, *_tables(was, now, rows))
-            ]
+            places = [(node.lineno, what) for node, what in (*functions, *_tables(was, now, rows))]
         elif pure.suffix in DATA and pure.name.encode() in text and not _is_named_by_code(files, path):
-            findings.append(finding_at(path, new, 1, READ))
+            places = [(1, READ)]
+        findings += [finding_at(path, new, line, what) for line, what in places]
     return findings
 
 
