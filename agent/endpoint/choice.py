@@ -82,8 +82,7 @@ def choose_model_server(settings: Settings, state: Path) -> ModelServer | None:
 
     Running servers of the engine `embedded` are ignored.
 
-    Returns:
-        The server; None if the choice is the engine `embedded`.
+    Returns the server; None if the choice is the engine `embedded`.
 
     Raises:
         ServerFault: A server runs here, but none is ready.
@@ -185,9 +184,8 @@ def key_for(settings: Settings, url: str) -> str | None:
 def withheld(settings: Settings, url: str) -> str:
     """Return the sentence about a key that the server at `url` does not get because it belongs to another one.
 
-    Returns:
-        The sentence for people; "" if there is nothing to say. Nobody expects OpenAI's key to go to a server on this
-        machine, so that is not said.
+    Returns the sentence for people; "" if there is nothing to say. Nobody expects OpenAI's key to go to a
+    server on this machine, so that is not said.
     """
     others: list[ServerKey] = [key for key in settings.keys if not is_local(url) or key.server != OPENAI]
     if not others or any(key.belongs_to(url) for key in settings.keys):

@@ -18,11 +18,10 @@ from m3agent.agent.fix.run_context import RunContext
 from m3agent.agent.loop import prompt
 from m3agent.agent.loop.compaction import Window
 from m3agent.agent.loop.completion_gate import pinned_tests, why_not_tested
-from m3agent.agent.loop.limits import RunLimits
+from m3agent.agent.loop.limits import RunLimits, Variation
 from m3agent.agent.loop.loop import Loop, Outcome
 from m3agent.agent.loop.model_step import Model
 from m3agent.agent.loop.resume import ResumePoint
-from m3agent.agent.loop.sampling import Variation
 from m3agent.agent.loop.tool_executor import Calls, PendingCall
 from m3agent.agent.mcp.toolset import OtherTools
 from m3agent.agent.repo.snapshot import TREES
@@ -207,10 +206,9 @@ class Attempt:
 
         A change that may not be handed over goes back as well.
 
-        Returns:
-            The message that returns the verdict to the model. Empty if the session ends: the change is verified, the
-            same change was returned before, no round is left, a limit is reached, or `said` gives the reason why the
-            change cannot be tested and no test runs here.
+        Returns the message that returns the verdict to the model. Empty if the session ends: the change is
+        verified, the same change was returned before, no round is left, a limit is reached, or `said` gives
+        the reason why the change cannot be tested and no test runs here.
         """
         assert self.sandbox is not None
         most = 0 if self.request.settings.training else self.request.settings.verify_rounds

@@ -137,11 +137,7 @@ async def new_question(
 
 
 def request_of(
-    point: ResumePoint,
-    changed: Flags,
-    hand_over: HandOver,
-    state: Path,
-    say: Callable[[str], None],
+    point: ResumePoint, changed: Flags, hand_over: HandOver, state: Path, say: Callable[[str], None]
 ) -> FixRequest:
     """Return the request that continues an earlier fix.
 

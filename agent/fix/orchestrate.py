@@ -23,8 +23,7 @@ from m3agent.agent.fix.ranking import Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext, prepare
 from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for, without_suites
-from m3agent.agent.loop.limits import RunLimits
-from m3agent.agent.loop.sampling import Variation, variations
+from m3agent.agent.loop.limits import RunLimits, Variation, variations
 from m3agent.agent.mcp.toolset import start_servers
 from m3agent.agent.repo.snapshot import TREES, workspace_of
 from m3agent.agent.session import events

@@ -19,7 +19,7 @@ from typing import Any
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.loop import turn_events
 from m3agent.agent.loop.completion_gate import pinned_tests, was_accepted
-from m3agent.agent.loop.sampling import Variation
+from m3agent.agent.loop.limits import Variation
 from m3agent.agent.loop.tool_executor import PendingCall, SessionTests
 from m3agent.agent.session.events import SessionForked
 from m3agent.agent.session.log_reader import Line

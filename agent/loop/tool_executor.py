@@ -87,9 +87,8 @@ class SessionTests:
 def broken_and_added(red: set[str], baseline: TestReport) -> tuple[list[str], list[str]]:
     """Return the red tests that a change is responsible for.
 
-    Returns:
-        The sorted ids that passed without the change, or whose file has a test that passed; and those that the baseline
-        does not have. Ids of unittest, which differ from pytest's, are left out.
+    Returns the sorted ids that passed without the change, or whose file has a test that passed; and those
+    that the baseline does not have. Ids of unittest, which differ from pytest's, are left out.
     """
     passed, others = set(baseline.passed), {*baseline.red, *baseline.skipped}
     inside_passed, inside_others = members(passed), members(others)

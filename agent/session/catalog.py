@@ -338,8 +338,7 @@ def trim(state: Path, most: int = MOST_BYTES, pause: float = PAUSE) -> list[str]
     Args:
         pause: Do nothing if the last call was less than this many seconds ago.
 
-    Returns:
-        The ids of the sessions that lost files, oldest first.
+    Returns the ids of the sessions that lost files, oldest first.
     """
     marker, now = state / "sessions" / ".trimmed", time.time()
     try:

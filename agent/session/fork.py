@@ -27,8 +27,7 @@ def fork(
         turn: Number of the turn; None for the last turn with an answer.
         base: A commit and its tree, which patches of the new session start from; None for those of the earlier session.
 
-    Returns:
-        The new session, open, and the lines of its log.
+    Returns the new session, open, and the lines of its log.
 
     Raises:
         UsageError: The turn does not exist or has no answer, or a part of the earlier session is gone or damaged.

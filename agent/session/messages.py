@@ -39,8 +39,7 @@ class Digest:
 def read_lines(folder: Path) -> list[Message]:
     """Read the lines of a session's file: messages, and summaries that replaced messages.
 
-    Returns:
-        The complete lines, without a torn last line; empty if there is no file.
+    Returns the complete lines, without a torn last line; empty if there is no file.
 
     Raises UsageError: The file is damaged.
     """
@@ -61,8 +60,7 @@ def read_lines(folder: Path) -> list[Message]:
 def read_messages(folder: Path) -> list[Message] | None:
     """Read the messages of a session as its last request has them, without changing the file.
 
-    Returns:
-        The messages; None if there are none.
+    Returns the messages; None if there are none.
 
     Raises UsageError: The file is damaged.
     """

@@ -106,8 +106,7 @@ class Session:
 
         An incomplete last line is removed from its log, and unfinished files from its folder.
 
-        Returns:
-            The session, and the lines of its log so far.
+        Returns the session, and the lines of its log so far.
 
         Raises UsageError: There is no session, another process has it open, or its log is damaged or of another
         version.

@@ -50,9 +50,8 @@ class TokenLog:
     def add(self, turn: int, tokens: TurnTokens) -> tuple[int, int]:
         """Write the tokens of a turn.
 
-        Returns:
-            How many tokens of the last prompt and its answer the prompt begins with, and how many these are. A trainer
-            can use both turns as one sequence only if the numbers are equal.
+        Returns how many tokens of the last prompt and its answer the prompt begins with, and how many these
+        are. A trainer can use both turns as one sequence only if the numbers are equal.
 
         Raises EnvironmentFault: The file cannot be written.
         """

@@ -36,8 +36,7 @@ class RepetitionDetector:
     def hear(self, text: str) -> int:
         """Take a piece of the stream.
 
-        Returns:
-            How often the end of the stream occurs before it if the stream repeats itself; else 0.
+        Returns how often the end of the stream occurs before it if the stream repeats itself; else 0.
         """
         step = self._thresholds.chant_step
         self._pieces.append(text)

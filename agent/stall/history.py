@@ -231,10 +231,9 @@ class CallHistory:
     def add(self, seen: ObservedCall, turn: int) -> tuple[PastCall | None, str | None]:
         """Add a finished call.
 
-        Returns:
-            The step, and the key of the last equal call if the result has changed since then. The step is None if the
-            same turn already made the call with the same result: the model makes all calls of a turn before it sees
-            any result.
+        Returns the step, and the key of the last equal call if the result has changed since then. The step is
+        None if the same turn already made the call with the same result: the model makes all calls of a turn
+        before it sees any result.
         """
         bad = failed(seen)
         kind = traits_of(seen.name).kind

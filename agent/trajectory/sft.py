@@ -28,9 +28,8 @@ def to_sft(record: SessionRecord, messages: Sequence[Message] | None = None) -> 
         messages: The session's messages, if they were kept. They are used only if their digest matches the log. The
             example then contains the repository.
 
-    Returns:
-        `messages`, `tools` (JSON text) and their origin; None if the session is not verified or its conversation is
-        incomplete.
+    Returns `messages`, `tools` (JSON text) and their origin; None if the session is not verified or its
+    conversation is incomplete.
     """
     verified = record.ended.get("status") == "verified" and record.verdict.get("verdict") == "verified"
     if not verified or not record.is_whole:

@@ -8,9 +8,9 @@ from functools import cached_property
 
 from m3agent.agent.verify.flaky import containers, members, without
 from m3agent.agent.verify.inverted_runs import CopiesSeen
+from m3agent.agent.verify.pair import NO_REPEATS, Repeats
 from m3agent.agent.verify.review import Finding
 from m3agent.agent.verify.scope import Scope
-from m3agent.agent.verify.stability import NO_REPEATS, Repeats
 from m3agent.agent.verify.tree_runs import MadeRun
 from m3agent.tools.runners.suites import file_of, is_named, without_suite
 from m3agent.tools.test_report import EMPTY, TestReport

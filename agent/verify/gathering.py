@@ -17,7 +17,17 @@ from typing import Any
 
 from m3agent.agent.verify.evidence import NOT_RUN, Evidence
 from m3agent.agent.verify.inverted_runs import SECONDS, CopiesSeen, copies_of, joined_copies, run_copies
-from m3agent.agent.verify.pair import FREE_SECONDS, OWN_TESTS, Pair, targets_of
+from m3agent.agent.verify.pair import (
+    FREE_SECONDS,
+    NO_REPEATS,
+    OWN_TESTS,
+    SANDBOXES,
+    Pair,
+    Repeats,
+    compare,
+    repeat,
+    targets_of,
+)
 from m3agent.agent.verify.patched_files import PatchedFiles
 from m3agent.agent.verify.related import files_of_tests_near, related_tests
 from m3agent.agent.verify.review import (
@@ -29,7 +39,6 @@ from m3agent.agent.verify.review import (
 )
 from m3agent.agent.verify.rules import could_decide
 from m3agent.agent.verify.scope import SuiteRun, run_suite
-from m3agent.agent.verify.stability import NO_REPEATS, SANDBOXES, Repeats, compare, repeat
 from m3agent.agent.verify.touched import suites_to_run
 from m3agent.agent.verify.tree_runs import BASELINE, MadeRun, TreeRuns
 from m3agent.agent.verify.trees import (
@@ -448,8 +457,7 @@ def _changed_tests(files: PatchedFiles, runs: TreeRuns, reruns: int) -> Pair | N
 
     A changed file without tests of its own, such as conftest.py or a file with data, may affect every test.
 
-    Returns:
-        None if there are no such tests.
+    Returns None if there are no such tests.
     """
     trees = trees_with_new_tests(files)
     if trees is None:

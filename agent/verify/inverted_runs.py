@@ -122,8 +122,7 @@ def copies_of(
     Args:
         idents: Ids of the tests, such as `tests/test_calc.py::TestSum::test_add[1-2]`.
 
-    Returns:
-        None if there is no variant.
+    Returns None if there is no variant.
     """
     random = random or SystemRandom()
     entries = {entry.path: entry for entry in store.list_tree(tree)}

@@ -142,8 +142,7 @@ class TestSource:
         Args:
             tests: Names of the tests, such as `test_add` or `TestSum::test_add`.
 
-        Returns:
-            For each variant the source, and the inversions by the name of the test.
+        Returns for each variant the source, and the inversions by the name of the test.
         """
         edits: tuple[list[Edit], list[Edit]] = [], []
         inversions: tuple[dict[str, Inversion], dict[str, Inversion]] = {}, {}
@@ -161,8 +160,7 @@ class TestSource:
     def expected_to_fail(self, way: Way) -> bytes | None:
         """Return a variant in which each assertion must fail with another value, and the tests must pass.
 
-        Returns:
-            None if no assertion compares, or none can get another value.
+        Returns None if no assertion compares, or none can get another value.
         """
         edits: list[Edit] = []
         for statement in self._statements():

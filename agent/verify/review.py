@@ -60,11 +60,7 @@ TABLE = (
     Deciding("rs", r"\buse\b[^;]{0,300}\bas\s+(?:(?:debug_)?assert\w*|panic)\b", MACRO),
     Deciding("go", r"^func\s*\([^)]{0,300}\)\s*(?:Equal|Is|As)\s*\(", COMPARES),
     Deciding(_C_PLUS_PLUS, r"\boperator\s*(?:==|!=|<=>)", COMPARES),
-    Deciding(
-        "java kt groovy scala",
-        r"\b(?:boolean|fun|def)\s+equals\s*\(",
-        COMPARES,
-    ),
+    Deciding("java kt groovy scala", r"\b(?:boolean|fun|def)\s+equals\s*\(", COMPARES),
     Deciding("cs vb fs", r"\bbool\s+Equals\s*\(|\boperator\s*[=!]=|\bFunction\s+Equals\b", COMPARES),
     Deciding(
         "rb",

@@ -16,7 +16,7 @@ large suite, only the tests that execute the change must run (`scope`), and othe
 
 Tests that would decide the verdict run again. Flaky tests (`flaky` has the rule) count neither way. If the patch would be
 verified, inverted copies of the fixed tests must fail (`inverted_tests`), and tests near the change must stay green in further
-runs (`stability`). Nothing runs again that could not change the verdict.
+runs (`pair`). Nothing runs again that could not change the verdict.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from typing import Any
 
 from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.verify.gathering import Work, gather
+from m3agent.agent.verify.pair import NO_REPEATS, Repeats
 from m3agent.agent.verify.review import Finding
 from m3agent.agent.verify.rules import Verdict, judge
 from m3agent.agent.verify.scope import Scope
-from m3agent.agent.verify.stability import NO_REPEATS, Repeats
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, MadeRun, TreeRuns
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.test_report import TestReport

@@ -203,9 +203,8 @@ def _rows(module: ast.AST | None) -> Counter[str]:
 def changed_tests(old: bytes, new: bytes) -> set[str] | None:
     """Return the top-level functions and classes that are new or changed in a test file.
 
-    Returns:
-        Their names. None if the change may affect other tests of the file: other statements changed, a fixture changed,
-        something that other code of the file uses changed, or the file cannot be parsed.
+    Returns their names. None if the change may affect other tests of the file: other statements changed, a
+    fixture changed, something that other code of the file uses changed, or the file cannot be parsed.
     """
     before, after = parsed(old), parsed(new)
     if before is None or after is None:

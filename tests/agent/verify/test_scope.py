@@ -13,10 +13,9 @@ import pytest
 
 from m3agent.agent.verify import scope as scopes
 from m3agent.agent.verify.feedback import feedback_on
-from m3agent.agent.verify.pair import FREE_SECONDS
+from m3agent.agent.verify.pair import FREE_SECONDS, Repeats
 from m3agent.agent.verify.related import files_of_tests_near
 from m3agent.agent.verify.scope import Scope, compared, divided, hung, selected_tests
-from m3agent.agent.verify.stability import Repeats
 from m3agent.agent.verify.tree_runs import PER_RECORDED_TEST, PER_TEST, TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.sandbox import Sandbox
