@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,13 +118,7 @@ class Sessions:
                 f"there are no sessions in {self.state / 'sessions'}: `m3agent fix` creates them"
             )
         if name == LAST:
-            newest = next((each for each in folders if self._has(each) and not (fixes and _asks(each))), None)
-            if newest is None:
-                raise UsageError(
-                    f"there is no {'fix' if fixes else 'session'} about {self.where}: `m3agent fix` creates one, --repo FOLDER names another "
-                    "repository, and `m3agent sessions list --all` shows the sessions of all"
-                )
-            return _chosen(newest)
+            return self._newest(folders, fixes=fixes)
         exact = [folder for folder in folders if folder.name == name]
         matching = exact or [folder for folder in folders if name and folder.name.startswith(name)]
         own = matching if self.any_by_name else [folder for folder in matching if self._has(folder)]
@@ -141,6 +135,15 @@ class Sessions:
                 "them: give a longer part"
             )
         return own[0]
+
+    def _newest(self, folders: Sequence[Path], *, fixes: bool) -> Path:
+        for folder in folders:
+            if self._has(folder) and not (fixes and _asks(folder)):
+                return _chosen(folder)
+        raise UsageError(
+            f"there is no {'fix' if fixes else 'session'} about {self.where}: `m3agent fix` creates one, --repo FOLDER names another "
+            "repository, and `m3agent sessions list --all` shows the sessions of all"
+        )
 
     def _has(self, folder: Path) -> bool:
         """Return whether a session is about the repository. One whose log cannot be read may be."""

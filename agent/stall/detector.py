@@ -186,13 +186,8 @@ class StallDetector:
             what = f"the last {history.since_fresh} calls showed nothing new"
             members = tuple(each.key for each in steps[-history.since_fresh :])
             yield Hit("nothing-new", history.since_fresh, members, limits.soft_patience, what)
-        if (
-            limits.rereads
-            and not history.opening
-            and step.read
-            and not step.unread
-            and history.rereads >= limits.rereads
-        ):
+        again = step.read and not step.unread and history.rereads >= limits.rereads
+        if limits.rereads and not history.opening and again:
             what = f"{history.rereads} reads showed only unchanged lines that had been read before"
             members = tuple(each.key for each in steps if each.read and not each.unread)
             yield Hit("re-reading", history.rereads, members, limits.soft_patience, what)

@@ -249,17 +249,14 @@ class CallHistory:
                 self._trees.add(seen.tree)
             return None, None
         self._number += 1
-        edited = kind == "edit" and not bad
-        changed = seen.tree != self.tree if seen.tree and self.tree else edited
+        changed = self._changes(seen, edited=kind == "edit" and not bad)
         new_state = changed and (seen.tree not in self._trees if seen.tree else result not in self._results)
         unread = self._unread(seen) if kind == "read" and not bad else 0
         # repeating a call after a change of the work tree is a check, and a call that leads to a new state is progress
         check = seen.failing is not None or not (bad or kind == "edit")
         checked = before is not None and check and (new_state or self.changed_since(before.number))
-        if before is None or replaced or checked or seen.running:
-            times: tuple[int, ...] = (self._number,)
-        else:
-            times = (*before.times, self._number)[-self._longest :]
+        anew = before is None or replaced or checked or seen.running
+        earlier = () if before is None or anew else before.times
         error = error_class(text) if bad and seen.failing is None else ""
         # a short result such as "exit code: 0" is not new in itself, but it may be new for this command
         terse = "\n" not in text and not error
@@ -277,13 +274,16 @@ class CallHistory:
             fresh=fresh,
             read=kind == "read",
             unread=unread,
-            times=times,
+            times=(*earlier, self._number)[-self._longest :],
         )
         self._count(step, seen)
         self._results.add(result)
         self._last[call] = step
         self.steps.append(step)
         return step, replaced
+
+    def _changes(self, seen: ObservedCall, *, edited: bool) -> bool:
+        return seen.tree != self.tree if seen.tree and self.tree else edited
 
     def changed_since(self, number: int) -> bool:
         """Return whether a call after the call `number` changed the work tree."""

@@ -89,18 +89,23 @@ def lessened(files: PatchedFiles, paths: Sequence[str], before: TestReport) -> l
             continue
         tests = sorted({function_of(ident) for ident in before.passed if file_of(ident) == path})
         was, now = parsed(files.old(path)), parsed(files.new(path))
-        for ident in tests:
-            test = test_in(was, ident)
-            if test is not None and ast.dump(test) not in moved and test_in(now, ident) is None:
-                changes.append(f"{ident} was deleted")
+        changes += _deleted(tests, was, now, moved)
         fewer = assertions_in(was) - assertions_in(now) - new_assertions
         if skips_in(now) - skips_in(was):
             changes.append(f"{path} has tests that are skipped")
         elif not changes and (fewer or _rows(was) - _rows(now)):
-            changes.append(
-                f"{next((each for each in tests if _is_weaker(was, now, each)), path)} was weakened"
-            )
+            weaker = (each for each in tests if _is_weaker(was, now, each))
+            changes.append(f"{next(weaker, path)} was weakened")
     return changes
+
+
+def _deleted(
+    tests: Sequence[str], was: ast.Module | None, now: ast.Module | None, moved: Collection[str]
+) -> Iterator[str]:
+    for ident in tests:
+        test = test_in(was, ident)
+        if test is not None and ast.dump(test) not in moved and test_in(now, ident) is None:
+            yield f"{ident} was deleted"
 
 
 def _lessened_lines(files: PatchedFiles, path: str) -> list[str]:
