@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from m3agent.agent.fix.dockerfiles import dockerfiles, trust_in
+from m3agent.agent.fix.sandbox_setup import dockerfiles, trust_in
 from m3agent.agent.repo.repository import Repository, open_repository
 from m3agent.agent.settings.options import Flags
 from m3agent.cli.common import say, settings_in, state_folder

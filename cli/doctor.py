@@ -119,7 +119,7 @@ def _repository(repo_dir: Path) -> Check:
 
 async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded: bool) -> list[Check]:
     """Check the toolchain of each test suite of the repository, where a fix would run the tests."""
-    from m3agent.agent.fix.suites import suites_on_disk, without_suites_on_disk
+    from m3agent.agent.fix.sandbox_setup import suites_on_disk, without_suites_on_disk
     from m3agent.sandbox.images.environment import missing_packages
     from m3agent.sandbox.images.toolchains import missing_on_host
 

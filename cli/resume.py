@@ -155,7 +155,7 @@ async def carried_on(
 ) -> FixResult:
     """Carry on a session from a point of its log, show it on the screen, and return its result."""
     from m3agent.agent.fix import orchestrate as flow
-    from m3agent.agent.fix.earlier import request_of
+    from m3agent.agent.fix.entry import request_of
     from m3agent.agent.loop.resume import used_embedded_engine
 
     state = state_folder()

@@ -158,8 +158,7 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None, flags
     from datetime import datetime
 
     from m3agent.agent.fix.collection import collected
-    from m3agent.agent.fix.dockerfiles import may_build
-    from m3agent.agent.fix.suites import suites_of
+    from m3agent.agent.fix.sandbox_setup import may_build, suites_of
     from m3agent.agent.repo.repository import last_tag, open_repository
     from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
     from m3agent.sandbox.backends.factory import SandboxSpec

@@ -31,8 +31,8 @@ from acp.schema import (
 
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.report import words
-from m3agent.agent.report.step import step_title
 from m3agent.agent.report.text import without_data
+from m3agent.agent.report.words import step_title
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.ui.closing import MOST_TESTS, Facts, cost
 from m3agent.sandbox.errors import SandboxError

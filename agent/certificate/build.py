@@ -1,8 +1,9 @@
-"""Make the certificate of a verification from its evidence."""
+"""Make the certificate of a verification: its evidence, the sandbox, and who made the patch. No licence's terms are repeated."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,8 @@ from m3agent.agent.issue.load import Issue
 from m3agent.agent.settings.settings import Settings
 from m3agent.agent.verify.pair import OWN_TESTS
 from m3agent.agent.verify.verify import Verification
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec
+from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.runners.suites import suites_of
 from m3agent.tools.test_report import TestReport
@@ -43,17 +46,7 @@ def statement_of(
     issue: Issue | None = None,
     made_by: Maker | None = None,
 ) -> Statement:
-    """Return the certificate of a verified patch. Blocking.
-
-    Args:
-        change: The patch.
-        evidence: The verdict.
-        environment: Where the tests ran.
-        settings: The settings in force.
-        started: Time at which the work began.
-        issue: The issue that the patch is for.
-        made_by: Who made it, if m3agent did.
-    """
+    """Return the certificate of a verified patch. Blocking."""
     tests = {
         "without_patch": _counts(evidence.before),
         "with_patch": _counts(evidence.after),
@@ -163,3 +156,58 @@ def _as_unicode(value: Any) -> Any:
         case list() | tuple():
             return [_as_unicode(item) for item in value]
     return value
+
+
+_LISTED = """
+import json
+try:
+    from importlib.metadata import distributions
+    names = [(one.metadata["Name"], one.version) for one in distributions()]
+except ImportError:  # Python before 3.8
+    from pkg_resources import working_set
+    names = [(one.project_name, one.version) for one in working_set]
+print(json.dumps(sorted({"%s==%s" % name for name in names}, key=str.lower)))
+"""
+_MOST = 1 << 20
+"""Most bytes of the list of packages that are read."""
+
+
+async def described_environment(sandbox: Sandbox, spec: SandboxSpec, backend: Backend) -> Environment:
+    """Return the environment of a sandbox in which nothing has run yet. Raises SandboxError: The sandbox failed."""
+    # isolated mode: no file of the repository may replace a module that the program imports
+    listed = await sandbox.exec(["python3", "-I", "-c", _LISTED], keep=_MOST)
+    try:
+        packages = tuple(str(one) for one in json.loads(listed.stdout))
+    except ValueError:  # the list is longer, or this Python cannot make it
+        packages = ()
+    return Environment(
+        sandbox=backend,
+        isolated=sandbox.machine.isolated,
+        image=spec.image,
+        image_id=sandbox.machine.image_id,
+        python=sandbox.python,
+        packages=packages,
+        network=tuple(str(host) for host in spec.allow_net),
+        memory=spec.limits.memory,
+        cpus=spec.limits.cpus,
+    )
+
+
+M3_LICENCE = "https://huggingface.co/MiniMaxAI/MiniMax-M3/blob/main/LICENSE"
+"""The licence file of MiniMax M3, which is also that of its quantised forms."""
+HARNESS_LICENCE = "https://www.apache.org/licenses/LICENSE-2.0"
+"""The licence of m3agent itself, and so of its engine `embedded`."""
+EMBEDDED = "m3agent-embedded"
+"""The name of the engine `embedded` as a model. It is a search and has no weights."""
+
+
+def maker_of(model: str) -> Maker:
+    """Return who made a patch."""
+    return Maker(harness=f"m3agent {__version__}", model=model, model_licence=_licence_of(model))
+
+
+def _licence_of(model: str) -> str | None:
+    name = model.rpartition("/")[2].lower()
+    if name == EMBEDDED:
+        return HARNESS_LICENCE
+    return M3_LICENCE if name == "minimax-m3" or name.startswith("minimax-m3-") else None

@@ -262,8 +262,7 @@ def _seal(plain: dict[str, Any]) -> str:
 def check_folder(path: Path) -> None:
     """Check that a certificate can be written, before the work that it is about.
 
-    Raises:
-        UsageError: Its folder does not exist, or it is a folder itself.
+    Raises UsageError: Its folder does not exist, or it is a folder itself.
     """
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"--certificate {quoted(str(path))}: give a file in a folder that exists")
@@ -272,8 +271,7 @@ def check_folder(path: Path) -> None:
 def write(statement: Statement, path: Path) -> None:
     """Write a certificate to a file: completely, or not at all.
 
-    Raises:
-        EnvironmentFault: The file cannot be written.
+    Raises EnvironmentFault: The file cannot be written.
     """
     try:
         write_file(str(path), statement.text())
@@ -286,8 +284,7 @@ def write(statement: Statement, path: Path) -> None:
 def read(path: Path) -> Statement:
     """Read a certificate.
 
-    Raises:
-        UsageError: It cannot be read, is no certificate, has another version, or was changed.
+    Raises UsageError: It cannot be read, is no certificate, has another version, or was changed.
     """
     name = quoted(str(path))
     try:

@@ -31,10 +31,7 @@ def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = 
     """Return the certificate for people: the verdict, what was tested, and the tests that decide.
 
     Args:
-        statement: The certificate.
         width: Columns of the terminal; 0 for no terminal.
-        sign: What stands before the verdict.
-        accuracy: How often verdicts were right in this repository; empty if that is not known.
     """
     said, tests = statement.predicate, statement.predicate.tests
     rows = [

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from m3agent import __version__
-from m3agent.agent.certificate.provenance import maker_of
+from m3agent.agent.certificate.build import maker_of
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.forge.address import Project
 from m3agent.agent.issue.load import Issue

@@ -1,4 +1,4 @@
-"""Decide which model server a command talks to. No other code decides it.
+"""Decide which model server a command talks to, and which key it gets. No other code decides it.
 
 The first of these is used:
 
@@ -6,6 +6,8 @@ The first of these is used:
    `agent/settings`),
 2. the newest server of `m3agent serve` that runs here and is ready,
 3. the engine `embedded`.
+
+A server gets a key only if it was configured for that server, and over plain http only with the user's consent.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
+from urllib.parse import urlsplit
 
-from m3agent.agent.endpoint.keys import key_for, withheld
+from m3agent.agent.settings.server_key import OPENAI, ServerKey
 from m3agent.agent.settings.settings import Settings
+from m3agent.serving.client.http import host_of, is_local
 from m3agent.serving.launch.record import Phase, ServerRecord, key_of, live_servers
 from m3agent.util.errors import ServerFault, UsageError
 
@@ -33,11 +37,8 @@ class ModelServer:
     """A server to talk to."""
 
     url: str
-    """Its address."""
     key: str | None = field(repr=False)
-    """The API key to send, or None."""
     source: Source
-    """Where it comes from."""
     description: str
     """The choice in words, for people."""
     record: ServerRecord | None = None
@@ -65,10 +66,6 @@ EndpointChoice: TypeAlias = ModelServer | EmbeddedEngine
 def choose_endpoint(settings: Settings, state: Path) -> EndpointChoice:
     """Choose what a fix talks to. Blocking.
 
-    Args:
-        settings: The settings in force.
-        state: The state folder, which has the records of running servers.
-
     Raises:
         ServerFault: A server runs here, but none is ready.
         UsageError: A setting of the embedded engine's search is given, but another server was chosen, or the key may
@@ -85,8 +82,7 @@ def choose_model_server(settings: Settings, state: Path) -> ModelServer | None:
 
     Running servers of the engine `embedded` are ignored.
 
-    Returns:
-        The server; None if the choice is the engine `embedded`.
+    Returns the server; None if the choice is the engine `embedded`.
 
     Raises:
         ServerFault: A server runs here, but none is ready.
@@ -165,3 +161,44 @@ def _refuse_search_settings(settings: Settings, server: ModelServer) -> None:
             f"--{given[0]} is only for the embedded engine, not for the server at {where}: add --engine "
             "embedded, or leave it out"
         )
+
+
+def key_for(settings: Settings, url: str) -> str | None:
+    """Return the key to send to the server at `url`, or None.
+
+    Raises UsageError: The key would go to another machine over plain http, and the user did not allow it.
+    """
+    key = next((one for one in settings.keys if one.belongs_to(url)), None)
+    if key is None:
+        return None
+    if urlsplit(url).scheme == "http" and not is_local(url) and not _allowed(settings, url):
+        host = host_of(url)
+        raise UsageError(
+            f"the key of {key.place} would go to {host} over plain http, where others in the network can read it: "
+            f"give an https address, leave the key out, or allow it with key_over_http = {host!r} in your settings "
+            f"file (or M3AGENT_KEY_OVER_HTTP={host})"
+        )
+    return key.text
+
+
+def withheld(settings: Settings, url: str) -> str:
+    """Return the sentence about a key that the server at `url` does not get because it belongs to another one.
+
+    Returns the sentence for people; "" if there is nothing to say. Nobody expects OpenAI's key to go to a
+    server on this machine, so that is not said.
+    """
+    others: list[ServerKey] = [key for key in settings.keys if not is_local(url) or key.server != OPENAI]
+    if not others or any(key.belongs_to(url) for key in settings.keys):
+        return ""
+    key = others[0]
+    return (
+        f"the key of {key.place} is for {key.host} and does not go to {host_of(url)}; if it should, set "
+        f"M3AGENT_API_KEY and M3AGENT_ENDPOINT={url} together"
+    )
+
+
+def _allowed(settings: Settings, url: str) -> bool:
+    entries = {entry.strip().lower() for entry in (settings.key_over_http or "").split(",")}
+    parts = urlsplit(url)
+    name = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return not entries.isdisjoint({name, f"{name}:{parts.port or 80}"})

@@ -13,11 +13,7 @@ def announce(url: str, state: Path, say: Callable[[str], None], what: str, *, ke
     """Announce that data goes to the server at `url`, unless it is this machine or was announced before.
 
     Args:
-        url: Address of the server.
-        state: Folder for sessions and caches; its file `known-hosts` lists the announced hosts.
-        say: Receives the sentence for the person.
         what: The data and its verb, such as "the repository and the issue go".
-        key: The key that goes there as well, or None.
     """
     if _is_new(url, state):
         say(f"{_sentence(url, what, key)} (shown once; --yes hides it)")
@@ -28,11 +24,9 @@ def ask_first(url: str, state: Path, agrees: Callable[[str], bool], what: str, *
     """Ask whether data may go to the server at `url`, unless it is this machine or was agreed to or announced before.
 
     Args:
-        url, state, what, key: As for `announce`.
         agrees: Asks the person: gets what to say, and returns whether they agree.
 
-    Raises:
-        PermissionRefused: The person does not agree.
+    Raises PermissionRefused: The person does not agree.
     """
     if not _is_new(url, state):
         return

@@ -23,11 +23,9 @@ class ChosenServer:
     endpoint: Endpoint
     """What the server says about itself."""
     key: str | None = field(repr=False)
-    """The API key to send, or None."""
     record: ServerRecord | None
     """Its record, or None; see `ModelServer`."""
     settings: Settings
-    """The settings in force."""
 
 
 async def chosen_server(
@@ -36,10 +34,7 @@ async def chosen_server(
     """Choose the server and ask it which model and engine it has.
 
     Args:
-        url: The address that the user gave with the command, or None.
-        model: The model that the user gave with the command, or None.
         embedded: Why the command cannot use the embedded engine, as a clause for an error.
-        say: Receives a note for the person.
 
     Raises:
         UsageError: There is no server, or only the embedded engine; or the key may not go to the server.

@@ -18,11 +18,10 @@ from m3agent.agent.fix.run_context import RunContext
 from m3agent.agent.loop import prompt
 from m3agent.agent.loop.compaction import Window
 from m3agent.agent.loop.completion_gate import pinned_tests, why_not_tested
-from m3agent.agent.loop.limits import RunLimits
+from m3agent.agent.loop.limits import RunLimits, Variation
 from m3agent.agent.loop.loop import Loop, Outcome
 from m3agent.agent.loop.model_step import Model
 from m3agent.agent.loop.resume import ResumePoint
-from m3agent.agent.loop.sampling import Variation
 from m3agent.agent.loop.tool_executor import Calls, PendingCall
 from m3agent.agent.mcp.toolset import OtherTools
 from m3agent.agent.repo.snapshot import TREES
@@ -124,12 +123,7 @@ class Attempt:
         await self.stack.enter_async_context(self.sandbox)
 
     def fresh_runs(self, backend: Backend, spec: SandboxSpec, bytecode: Bytecode | None = None) -> TreeRuns:
-        """Return what runs tests of the attempt's trees in fresh sandboxes.
-
-        Args:
-            backend, spec: How the sandboxes start.
-            bytecode: The base tree's bytecode, which all attempts share.
-        """
+        """Return what runs tests of the attempt's trees in fresh sandboxes."""
         assert self.workspace is not None
         log = session_events.log_requests(self.session, "verify")
 
@@ -149,14 +143,10 @@ class Attempt:
         """Run the loop to its end, and set `outcome` and `patch`. The patch may be empty.
 
         Args:
-            run_context: What all attempts share.
-            baseline: The base tree's test run.
             cache_is_warm: Set by the first attempt once the server has read its prompt. The other attempts wait for
                 it, so that the server finds their prompts in its cache.
-            verify: Verifies `patch` and sets `evidence`.
 
-        Raises:
-            SandboxError, ModelServerError, M3AgentError: The attempt ended early.
+        Raises SandboxError, ModelServerError, M3AgentError: The attempt ended early.
         """
         assert self.sandbox is not None
         self.server_key = run_context.key
@@ -215,10 +205,9 @@ class Attempt:
 
         A change that may not be handed over goes back as well.
 
-        Returns:
-            The message that returns the verdict to the model. Empty if the session ends: the change is verified, the
-            same change was returned before, no round is left, a limit is reached, or `said` gives the reason why the
-            change cannot be tested and no test runs here.
+        Returns the message that returns the verdict to the model. Empty if the session ends: the change is
+        verified, the same change was returned before, no round is left, a limit is reached, or `said` gives
+        the reason why the change cannot be tested and no test runs here.
         """
         assert self.sandbox is not None
         most = 0 if self.request.settings.training else self.request.settings.verify_rounds
@@ -275,8 +264,6 @@ class Attempt:
         """Verify the patch, unless it is empty or has been verified. Raises SandboxError.
 
         Args:
-            runs: Runs tests in fresh sandboxes.
-            baseline: The base tree's test run.
             known: Cache of verifications, by tree id.
         """
         if self.patch is None or self.patch.empty or self.evidence is not None:

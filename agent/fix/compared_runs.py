@@ -33,10 +33,6 @@ def fresh_runs(
 
     Args:
         workspace: The trees. The suites are those of its base.
-        fresh: Returns a new sandbox for a tree.
-        settings: The settings in force.
-        logs: The folder for the logs of the test runs.
-        bytecode: The base tree's bytecode, if others share it.
     """
     timeout = max(TEST_TIMEOUT, 60 * settings.verify_minutes)
     store, base = workspace.store, workspace.base
@@ -55,16 +51,7 @@ def baseline_run(
     kept: KeptBaselines | None,
     tell: Callable[[Baseline], None],
 ) -> BaselineRun:
-    """Return the run of the base tree's tests, which has not started.
-
-    Args:
-        runs: Runs tests in fresh sandboxes.
-        sandbox: A started sandbox with the base tree, of the same kind.
-        spec, backend: How the sandboxes start.
-        settings: The settings in force.
-        kept: The results of earlier runs; None to neither read nor keep one.
-        tell: Receives the result.
-    """
+    """Return the run of the base tree's tests, which has not started."""
     tree = sandbox.workspace.base
     seconds, verify_seconds = 60 * settings.baseline_minutes, 60 * settings.verify_minutes
     recording = Recording(after=RECORD_AFTER * verify_seconds, above=verify_seconds)

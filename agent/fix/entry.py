@@ -1,4 +1,7 @@
-"""Run a new fix, given an issue, a folder and settings. The command line and the Python API both use this module."""
+"""Run a new fix, given an issue, a folder and settings, or continue an earlier one as its session's log has it.
+
+The command line and the Python API both use this module.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,20 @@ from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.attachments import load_attachments
 from m3agent.agent.issue.images import fitting
 from m3agent.agent.issue.load import Issue, issue_of, load_issue
+from m3agent.agent.loop.resume import ResumePoint, used_embedded_engine
 from m3agent.agent.mcp.config import configured
 from m3agent.agent.repo.plain_folder import open_folder
 from m3agent.agent.repo.repository import Repository, open_repository, origin_url
 from m3agent.agent.session.events import QUESTION
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.session import Session
-from m3agent.agent.settings.loader import load_settings
-from m3agent.agent.settings.settings import Settings, state_dir
+from m3agent.agent.settings.loader import load_settings, settings_of
+from m3agent.agent.settings.options import Flags
+from m3agent.agent.settings.settings import SETTINGS, Settings, state_dir
 from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
 from m3agent.serving.client.messages import Delta
 from m3agent.util.daemon_thread import in_background
+from m3agent.util.errors import UsageError
 
 
 def read_issue(
@@ -54,9 +60,6 @@ def opened(folder: Path, settings: Settings, state: Path, *, again: bool = False
     """Return the repository that contains a folder. Without isolation, the folder itself suffices.
 
     Args:
-        folder: The folder.
-        settings: The settings in force.
-        state: m3agent's state folder.
         again: A session resumes.
 
     Raises:
@@ -85,20 +88,10 @@ async def new_fix(
     """Read the issue and the settings, and run the fix.
 
     Args:
-        spec: Names the issue.
-        repo: The repository's folder.
         flags: Settings that override all others.
-        hand_over: What to do with the patch.
-        attach: Files to attach to the issue.
-        certificate: Where to write the certificate of the verification; None for nowhere.
-        stdin: Where to read the issue from if `spec` says so.
-        env: The environment variables.
-        say: Receives notes for people.
-        sinks: Receive every line of the log.
         listener: Returns the callback for the streamed answers of a session, given its id.
 
-    Raises:
-        M3AgentError: The input is missing or invalid. Later failures are results.
+    Raises M3AgentError: The input is missing or invalid. Later failures are results.
     """
     if certificate is not None:
         check_folder(certificate)
@@ -130,8 +123,7 @@ async def new_question(
 ) -> FixResult:
     """Answer a question about a repository. The arguments are those of `new_fix`; the answer is in the result's words.
 
-    Raises:
-        M3AgentError: The input is missing or invalid. Later failures are results.
+    Raises M3AgentError: The input is missing or invalid. Later failures are results.
     """
     state = state_dir(os.environ)
     settings = load_settings(repo, {**flags, "attempts": 1}, os.environ).settings
@@ -142,3 +134,42 @@ async def new_question(
     await check(request, state, say)
     with contextlib.closing(Session.create(state, sinks)) as session:
         return await fix(request, session, state, say=say, listener=listener)
+
+
+def request_of(
+    point: ResumePoint, changed: Flags, hand_over: HandOver, state: Path, say: Callable[[str], None]
+) -> FixRequest:
+    """Return the request that continues an earlier fix.
+
+    Raises UsageError: The repository no longer exists, or another server is to continue a session of the embedded
+    engine.
+    """
+    where, issue = point.started["repository"], point.started["issue"]
+    folder = Path(where["root"] or where["git_dir"])
+    settings = _settings(point, changed, folder)
+    repository = opened(folder, settings, state, again=True)
+    what = Issue(issue["title"], issue["text"], issue["source"], issue["digest"])
+    mcp = configured(repository, settings, state, os.environ, say) if point.tools else ()
+    return FixRequest(what, repository, settings, hand_over=hand_over, resume=point, mcp=mcp)
+
+
+def _settings(point: ResumePoint, changed: Flags, folder: Path) -> Settings:
+    """Return the session's settings with the same server unless the user names another, and with the present keys.
+
+    Keys are never logged, and where they may go is asked anew.
+    """
+    values = {name: value for name, value in point.started["settings"].items() if name in SETTINGS}
+    if values.get("endpoint") is None:  # keep the server that the session found
+        if used_embedded_engine(point.started):
+            values["engine"] = "embedded"
+        else:
+            values |= {"endpoint": point.started["endpoint"]["url"], "engine": None}
+    flags = {name: value for name, value in changed.items() if value is not None}
+    if "endpoint" in flags and used_embedded_engine(point.started):
+        raise UsageError(
+            "the embedded engine made this session, and no language model can continue it: leave out --endpoint, or start "
+            "again with m3agent fix"
+        )
+    now = load_settings(folder, flags, os.environ).settings
+    values |= {name: getattr(now, name) for name in flags}
+    return dataclasses.replace(settings_of(values), api_key=now.api_key, key_over_http=now.key_over_http)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from m3agent.agent.certificate import build as certificate
-from m3agent.agent.certificate.build import statement_of
-from m3agent.agent.certificate.provenance import maker_of
+from m3agent.agent.certificate.build import Change as CertifiedChange
+from m3agent.agent.certificate.build import maker_of, statement_of
 from m3agent.agent.certificate.statement import Base, Source, write
 from m3agent.agent.delivery.apply import PullUpdate, apply_to_work_tree, commit_to_branch
 from m3agent.agent.delivery.pr_text import Work, commit_message
@@ -80,9 +79,7 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
     """End an attempt that was not interrupted, and return its result.
 
     Args:
-        attempt: The attempt.
         hand_over: Whether to hand over its patch; true for the chosen attempt only.
-        notes: Notes for the user, added to those about the patch.
 
     Raises:
         SandboxError: The patch cannot be read. The attempt has not been ended.
@@ -97,40 +94,27 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
     may_answer = attempt.request.answer != "no"
     status, reason = judge(attempt.outcome, attempt.evidence, may_answer=may_answer)
     exit_code = EXIT_CODES[status]
-    found = [*notes, *_notes_on(attempt, attempt.patch)]
+    told = [*notes, *_notes_on(attempt, attempt.patch)]
     if attempt.evidence is not None:
-        found += await asyncio.to_thread(_accuracy, attempt)
+        common_dir = attempt.request.repository.common_dir
+        accuracy = await asyncio.to_thread(known_accuracy, attempt.session.state, common_dir)
+        told += [] if accuracy is None else [str(accuracy)]
     opened: Offered | None = None
     uncommitted = await asyncio.to_thread(_uncommitted, attempt, attempt.patch)  # before --apply writes them
-    wanted = attempt.request.hand_over
+    wanted, certificate = attempt.request.hand_over, attempt.request.certificate
     tested = attempt.evidence is not None
-    if hand_over and attempt.request.certificate is not None:
+    if hand_over and certificate is not None:
         try:
-            found.append(
-                await asyncio.to_thread(_certify, attempt, attempt.patch, attempt.request.certificate)
-            )
+            told.append(await asyncio.to_thread(_certify, attempt, attempt.patch, certificate))
         except M3AgentError as error:
             exit_code = _log(attempt, error)
     if hand_over and wanted.asked and (tested or (wanted.always and attempt.patch.text)):
         try:
-            if status not in HANDED_OVER and not wanted.always:
-                found.append("the patch was not handed over because the fix did not succeed")
-            elif wanted.update is not None and status is Status.UNVERIFIED and not wanted.update.draft:
-                found.append("the patch was not pushed: it is unverified, and the pull request is no draft")
-            else:
-                # written before the user's repository changes, so that the patch survives the end of this process
-                attempt.session.write_file(PATCH, attempt.patch.text)
-                if wanted.pull_request and attempt.evidence is not None:
-                    opened = await _offer(attempt, attempt.patch, attempt.evidence, attempt.outcome.text)
-                    found.append(f"opened pull request {opened.address}")
-                elif wanted.update is not None:
-                    opened = await _push(attempt, attempt.patch, wanted.update, status)
-                    found.append(f"the last commit of {opened.address} is {opened.commit[:12]}")
-                else:
-                    found.append(_hand_over(attempt, attempt.patch, status))
+            note, opened = await _handed_over(attempt, attempt.patch, attempt.outcome, status)
+            told.append(note)
         except M3AgentError as error:
             exit_code = _log(attempt, error)
-    return _write(attempt, status, reason, exit_code, attempt.patch, found, uncommitted, opened)
+    return _write(attempt, status, reason, exit_code, attempt.patch, told, uncommitted, opened)
 
 
 def end_early(
@@ -163,12 +147,6 @@ def _failed(attempt: Attempt, error: Failure) -> FixResult:
     return end_early(attempt, str(error), Status.ERROR, exit_code)
 
 
-def _accuracy(attempt: Attempt) -> list[str]:
-    """Return how often verdicts were right in this repository, if that is known."""
-    accuracy = known_accuracy(attempt.session.state, attempt.request.repository.common_dir)
-    return [] if accuracy is None else [str(accuracy)]
-
-
 def _notes_on(attempt: Attempt, patch: Patch) -> list[str]:
     notes = []
     if patch.runs_later:
@@ -191,7 +169,7 @@ def _certify(attempt: Attempt, patch: Patch, path: Path) -> str:
     base = Base(commit=request.repository.head, tree=workspace.base, uncommitted=attempt.dirty)
     started = datetime.now(UTC) - timedelta(seconds=time.monotonic() - attempt.started)
     statement = statement_of(
-        certificate.Change(workspace, patch, patch.text, base, Source(kind="fix", commit=None)),
+        CertifiedChange(workspace, patch, patch.text, base, Source(kind="fix", commit=None)),
         attempt.evidence,
         attempt.environment,
         request.settings,
@@ -201,6 +179,26 @@ def _certify(attempt: Attempt, patch: Patch, path: Path) -> str:
     )
     write(statement, path)
     return f"the certificate is in {path}"
+
+
+async def _handed_over(
+    attempt: Attempt, patch: Patch, outcome: Outcome, status: Status
+) -> tuple[str, Offered | None]:
+    """Hand the patch over as requested; return what was done, and the pull request that has it now."""
+    wanted = attempt.request.hand_over
+    if status not in HANDED_OVER and not wanted.always:
+        return "the patch was not handed over because the fix did not succeed", None
+    if wanted.update is not None and status is Status.UNVERIFIED and not wanted.update.draft:
+        return "the patch was not pushed: it is unverified, and the pull request is no draft", None
+    # written before the user's repository changes, so that the patch survives the end of this process
+    attempt.session.write_file(PATCH, patch.text)
+    if wanted.pull_request and attempt.evidence is not None:
+        opened = await _offer(attempt, patch, attempt.evidence, outcome.text)
+        return f"opened pull request {opened.address}", opened
+    if wanted.update is not None:
+        opened = await _push(attempt, patch, wanted.update, status)
+        return f"the last commit of {opened.address} is {opened.commit[:12]}", opened
+    return _hand_over(attempt, patch, status), None
 
 
 def _hand_over(attempt: Attempt, patch: Patch, status: Status) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from m3agent.agent.certificate.environment import described_environment
+from m3agent.agent.certificate.build import described_environment
 from m3agent.agent.certificate.statement import Environment
 from m3agent.agent.delivery.pull_request import destination
 from m3agent.agent.endpoint.choice import EndpointChoice, choose_endpoint, opened, required_model_server
@@ -22,14 +22,12 @@ from m3agent.agent.fix.finalize import FixResult, end, end_early
 from m3agent.agent.fix.ranking import Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext, prepare
-from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
-from m3agent.agent.fix.suites import without_suites
-from m3agent.agent.loop.limits import RunLimits
-from m3agent.agent.loop.sampling import Variation, variations
+from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for, without_suites
+from m3agent.agent.loop.limits import RunLimits, Variation, variations
 from m3agent.agent.mcp.toolset import start_servers
 from m3agent.agent.repo.snapshot import TREES, workspace_of
 from m3agent.agent.session import events
-from m3agent.agent.session.retention import at_work_on, trim
+from m3agent.agent.session.catalog import at_work_on, trim
 from m3agent.agent.session.session import CALLS, Session
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines
@@ -69,13 +67,7 @@ class PreparedFix:
 async def check(request: FixRequest, state: Path, say: Callable[[str], None]) -> None:
     """Refuse a request that can only fail. Nothing is written, so that a refused request leaves no session.
 
-    Args:
-        request: What to do.
-        state: The state folder.
-        say: Receives notes for people.
-
-    Raises:
-        M3AgentError: The request is refused, with the reason.
+    Raises M3AgentError: The request is refused, with the reason.
     """
     request.hand_over.check(request.repository)
     if caution := await asyncio.to_thread(request.hand_over.caution, request.repository):
@@ -105,18 +97,14 @@ async def fix(
     """Run one fix to its end and log it.
 
     Args:
-        request: What to do; `check` has accepted it. A resumed fix has one attempt; a new fix has as many as its settings say.
         session: Session of the first attempt; the caller closes it. The sessions of the other attempts are created
             after the preparation.
-        state: The state folder.
-        say: Receives notes for people.
         listener: Returns the callback for the streamed answers of an attempt, given its session id.
 
     Returns:
         The result. Expected failures (no sandbox, no model server, a refused hand-over) are results with an exit code.
 
-    Raises:
-        asyncio.CancelledError: The fix was interrupted. The log says so, and the patch so far is written.
+    Raises asyncio.CancelledError: The fix was interrupted. The log says so, and the patch so far is written.
     """
     first = _first_attempt(request, session, say, listener)
     attempts = [first]

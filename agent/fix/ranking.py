@@ -22,7 +22,6 @@ class AttemptResult:
     """The result of one attempt."""
 
     number: int
-    """Number of the attempt."""
     evidence: Verification | None
     """Verification of its patch; None if there was none."""
     kind: Hashable

@@ -20,13 +20,9 @@ class FixRequest:
     """What to fix, where, and what to do with the patch."""
 
     issue: Issue
-    """The issue to fix."""
     repository: Repository
-    """The repository to fix it in."""
     settings: Settings
-    """The settings in force."""
     hand_over: HandOver = field(default_factory=HandOver)
-    """What to do with the patch."""
     resume: ResumePoint | None = None
     """Where to continue a session that ended early; None for a new session."""
     mcp: tuple[McpServer, ...] = ()

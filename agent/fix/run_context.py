@@ -1,31 +1,44 @@
-"""Prepare what all attempts at an issue share: the model server and the packed repository."""
+"""Prepare what all attempts at an issue share: the model server, and as much of the repository as the prompt gets.
+
+A fix begins with m3agent's rules, its tools and the whole repository. `warm` lets the server read them beforehand, so that they are
+in its prefix cache: then the first answer of a fix comes in seconds also if the repository has half a million tokens.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from m3agent.agent.context.cache import folder_of
 from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packer import PackOptions
+from m3agent.agent.context.rules import OVER_BUDGET
 from m3agent.agent.context.tokenizer.source import chosen_tokenizer
 from m3agent.agent.context.types import Context
 from m3agent.agent.endpoint.choice import ModelServer
 from m3agent.agent.endpoint.disclosure import announce
 from m3agent.agent.fix import session_events
-from m3agent.agent.fix.context_budget import chosen_budget
 from m3agent.agent.fix.request import FixRequest
+from m3agent.agent.issue.load import Issue
+from m3agent.agent.loop.compaction import conversation_room
+from m3agent.agent.loop.prompt import SYSTEM
+from m3agent.agent.repo.repository import Repository
 from m3agent.agent.session.events import EndpointProbed, Event
 from m3agent.agent.session.usage import prices_of
-from m3agent.agent.settings.settings import Settings
+from m3agent.agent.settings.settings import AUTO_BUDGET, Settings
 from m3agent.serving.check.prefix_probe import Findings, examine
+from m3agent.serving.client.client import Client
 from m3agent.serving.client.endpoint import Endpoint, probe, unasked
+from m3agent.serving.client.messages import Turn
 from m3agent.serving.client.models import refuse_unknown_effort
 from m3agent.serving.client.prices import Prices
+from m3agent.tools.registry import own_schemas
 from m3agent.util.concurrency import all_of
 from m3agent.util.errors import UsageError
 
@@ -62,13 +75,6 @@ async def prepare(
     say: Callable[[str], None],
 ) -> RunContext:
     """Probe the server and pack the repository for it.
-
-    Args:
-        request: The fix to prepare.
-        server: The model server to use.
-        state: Folder for sessions and caches.
-        log: Receives the events to log.
-        say: Receives notes for the person.
 
     Raises:
         UsageError: The repository or the settings do not allow the run, such as a price limit without known prices.
@@ -160,8 +166,7 @@ async def _pack(
 def _prices(endpoint: Endpoint, settings: Settings) -> Prices | None:
     """Return the server's prices; None if they are not known.
 
-    Raises:
-        UsageError: There is a cost limit but the prices are unknown, so the limit could not be enforced.
+    Raises UsageError: There is a cost limit but the prices are unknown, so the limit could not be enforced.
     """
     prices = prices_of(endpoint, settings.server_price)
     if settings.max_cost is not None and prices is None:
@@ -170,3 +175,122 @@ def _prices(endpoint: Endpoint, settings: Settings) -> Prices | None:
             "server, or use --max-tokens instead"
         )
     return prices
+
+
+_TURNS = 15
+"""A session has about this many turns; each sends the repository again."""
+_DOLLARS, _DOLLARS_SMALL = 0.50, 0.25
+"""What sending the repository may cost in a session; the second is for a small issue."""
+_SMALL_ISSUE = 1500
+"""An issue of at most this many characters is small."""
+_SHARE_OF_LIMIT = 4
+"""Sending the repository takes at most one part in this many of a limit on cost."""
+_LEAST = 20_000
+
+
+class ContextBudget(NamedTuple):
+    """A limit of tokens with its reason."""
+
+    tokens: int | None
+    """None for no limit."""
+    reason: str = ""
+    """A sentence for the person; empty if the limit is the user's."""
+
+
+def chosen_budget(settings: Settings, window: int | None, prices: Prices | None, issue: str) -> ContextBudget:
+    """Return the limit of tokens for the repository.
+
+    It is never more than the window leaves beside the conversation.
+    """
+    room = None if window is None else window - conversation_room(window)
+    if settings.context_budget is None:
+        return ContextBudget(room)
+    if settings.context_budget < AUTO_BUDGET:
+        return ContextBudget(_lower(room, settings.context_budget))
+    if prices is None or not prices.prompt:
+        why = (
+            "the server's prices are not known" if prices is None else "the server takes no price for tokens"
+        )
+        return ContextBudget(room, f"context budget: {_limit(room)}, because {why}")
+    affordable, why = _affordable(settings, prices, issue)
+    if room is not None and room <= affordable:
+        return ContextBudget(
+            room, f"context budget: {_limit(room)}, because {why}, and that pays for all of it"
+        )
+    return ContextBudget(affordable, f"context budget: {affordable:,} tokens, because {why}")
+
+
+def _affordable(settings: Settings, prices: Prices, issue: str) -> tuple[int, str]:
+    """Return how many tokens of the repository a session can pay for, and why."""
+    small = len(issue) <= _SMALL_ISSUE
+    dollars = _DOLLARS_SMALL if small else _DOLLARS
+    if settings.max_cost is not None:
+        dollars = min(dollars, settings.max_cost / _SHARE_OF_LIMIT)
+    repeated = prices.prompt if prices.cached is None else prices.cached
+    tokens = int(dollars * 1_000_000 / (prices.prompt + (_TURNS - 1) * repeated))
+    cache = (
+        "no lower price for its cache is known"
+        if prices.cached is None
+        else f"${prices.cached:g} from its cache"
+    )
+    why = (
+        f"a million tokens cost ${prices.prompt:g} ({cache}) and {'a small' if small else 'an'} issue may take "
+        f"${dollars:.2f} in {_TURNS} turns for it"
+    )
+    return max(_LEAST, tokens // 1000 * 1000), why
+
+
+def _lower(room: int | None, budget: int) -> int:
+    return budget if room is None else min(room, budget)
+
+
+def _limit(room: int | None) -> str:
+    return "no limit" if room is None else f"the {room:,} tokens that the window leaves"
+
+
+NO_ISSUE = Issue("", "", "", "")
+WHOLE = ("whole", "changes")
+"""Parts of files that do not depend on an issue."""
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """What the server read."""
+
+    context: Context
+    """The packed repository."""
+    turn: Turn
+    """The answer to the request, of one token."""
+
+
+async def warm(
+    repository: Repository, settings: Settings, server: ModelServer, state: Path, say: Callable[[str], None]
+) -> Warmed:
+    """Let a server read the beginning that all fixes at this commit share.
+
+    Args:
+        settings: The settings in force; they must be those of the fixes.
+
+    Raises:
+        UsageError: The repository does not fit into the prompt whole, so what a fix shows depends on its issue.
+        ModelServerError: The server did not answer as expected.
+    """
+    request = FixRequest(NO_ISSUE, repository, settings)
+    shared = await prepare(request, server, state, lambda _: None, say)
+    context = shared.context
+    assert context is not None, "only a resumed session has none"
+    partial = sum(file.part not in WHOLE for file in context.files)
+    left_out = sum(reason == OVER_BUDGET for _, reason in context.dropped)
+    if partial or left_out:
+        raise UsageError(
+            f"{partial + left_out:,} of {len(context.files) + left_out:,} files do not fit into the prompt whole: what a fix shows of them "
+            "depends on its issue, so nothing can be read beforehand. A larger --context-budget or window helps."
+        )
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": context.text}]
+    async with Client(shared.endpoint, api_key=shared.key) as client:
+        answer = client.complete(messages, own_schemas(), max_tokens=1, thinking=settings.thinking)
+        async with contextlib.aclosing(answer):
+            async for item in answer:
+                if isinstance(item, Turn):
+                    return Warmed(context, item)
+    raise AssertionError("a client's answer ends in a Turn")

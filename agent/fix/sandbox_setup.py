@@ -1,14 +1,17 @@
-"""Choose the sandbox that the settings request, and add the repository's own environment if an engine can build it."""
+"""Choose the sandbox that the settings request, with the repository's own environment if an engine can build it.
+
+A Dockerfile's instructions run in containers, and strangers wrote them: the settings and the user decide whether one is built.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from m3agent.agent.fix.dockerfiles import may_build
-from m3agent.agent.fix.suites import suites_of
+from m3agent.agent.repo.host_git import read_regular
 from m3agent.agent.repo.repository import Repository, last_tag
 from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.engine import connect
@@ -16,18 +19,23 @@ from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backen
 from m3agent.sandbox.backends.here_machine import in_container, wanted_beside
 from m3agent.sandbox.backends.kinds import IMAGELESS, WITHOUT_ISOLATION
 from m3agent.sandbox.backends.sandbox import SandboxLimits
-from m3agent.sandbox.declared.container import MayBuild
+from m3agent.sandbox.declared.container import Container, MayBuild, read_containers
 from m3agent.sandbox.declared.declared import folders_before_installed, read_declared
 from m3agent.sandbox.declared.preparation import SuiteNeeds
+from m3agent.sandbox.declared.types import Files, ScanResult
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import files_of, find_environment, image_of_tree
 from m3agent.sandbox.images.kept import REPOSITORY, touch
 from m3agent.sandbox.images.toolchains import missing_on_host
 from m3agent.sandbox.network.allow_list import describe
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.runners import suites, unsupported
+from m3agent.tools.runners.base import MOST_TEXT, Tree
 from m3agent.tools.runners.command import variables_of
 from m3agent.tools.runners.suites import tree_files
 from m3agent.util.errors import UsageError
+from m3agent.util.plain_file import read_inside
+from m3agent.util.trust import Trust
 
 NOT_ISOLATED = (
     "no isolation: commands run in this container with your rights and its network; the verdict says so"
@@ -36,10 +44,6 @@ NOT_ISOLATED = (
 
 async def chosen_sandbox(settings: Settings, say: Callable[[str], None]) -> tuple[SandboxSpec, Backend]:
     """Return the sandbox that the settings request, and its backend on this machine.
-
-    Args:
-        settings: The settings in force.
-        say: Receives notes for people, such as the hosts that the sandbox may reach.
 
     Raises:
         EngineUnavailable: This machine has no backend.
@@ -63,8 +67,7 @@ async def sandbox_for(
 ) -> tuple[SandboxSpec, Backend]:
     """Return the sandbox for a repository, after checking that it can start here. Otherwise like `chosen_sandbox`.
 
-    Raises:
-        EngineUnavailable: There is no engine. Without this check, model requests could be paid for in vain.
+    Raises EngineUnavailable: There is no engine. Without this check, model requests could be paid for in vain.
     """
     spec, backend = await chosen_sandbox(settings, say)
     if backend == WITHOUT_ISOLATION:
@@ -124,8 +127,7 @@ async def with_environment(
     If the environment cannot be built, `say` receives a note and the bare image is used. An image that the user named
     is never replaced. `tag` is the repository's last tag; `may_build` decides about the repository's Dockerfile.
 
-    Raises:
-        EngineUnavailable, ImageMissing: There is no engine, or no image to start from.
+    Raises EngineUnavailable, ImageMissing: There is no engine, or no image to start from.
     """
     folders = await asyncio.to_thread(lambda: folders_before_installed(files_of(workspace)))
     spec = replace(spec, python_folders=folders)
@@ -154,8 +156,6 @@ def _without_images(backend: Backend, suites: Sequence[SuiteNeeds], *, declares:
     """Return what a sandbox without an image lacks, in one sentence; empty if it lacks nothing.
 
     Args:
-        backend: The backend.
-        suites: What the repository's test suites need.
         declares: Whether the repository declares dependencies for Python.
     """
     missing = missing_on_host({name for suite in suites for name in suite.preparation.system_packages})
@@ -173,3 +173,107 @@ def _for_trees(spec: SandboxSpec, base: Workspace, state: Path, say: Callable[[s
         return image if workspace.base == base.base else await image_of_tree(workspace, image, state, say)
 
     return replace(spec, image_of=image_of)
+
+
+TRUSTED = "dockerfiles-trusted"
+"""A folder in the state folder, for `Trust`."""
+HOW = "give --dockerfile build, or see the file, then `m3agent sandbox trust`"
+
+
+def may_build(
+    repository: Repository, settings: Settings, state: Path, say: Callable[[str], None]
+) -> MayBuild:
+    """Return the decision about each Dockerfile of the repository; `say` tells of those that are not built."""
+
+    def decide(container: Container, text: str) -> bool:
+        if settings.dockerfile == "build" or trust_in(repository, container, text, state).given:
+            return True
+        if settings.dockerfile == "ask":
+            say(
+                f"{container.dockerfile} is not built, only the image and the packages that it names are used: {HOW}"
+            )
+        return False
+
+    return decide
+
+
+def trust_in(repository: Repository, container: Container, text: str, state: Path) -> Trust:
+    """Return the user's decision about a Dockerfile of this repository with this text."""
+    how = json.dumps(
+        [container.dockerfile, container.context, container.target, container.args], sort_keys=True
+    )
+    where = repository.root or repository.git_dir
+    return Trust(state / TRUSTED, str(where.resolve()), how, text)
+
+
+def dockerfiles(repository: Repository) -> Iterator[tuple[Container, str]]:
+    """Yield the Dockerfiles in the work tree that a build may use, best first, with their texts."""
+    root = repository.root
+    if root is None:
+        return
+    plain = [path for path in repository.list_files() if not (root / path).is_symlink()]
+    files = Files(plain, lambda path: read_regular(str(root / path), MOST_TEXT + 1) or b"")
+    for container in read_containers(files, ScanResult()):
+        text = files.text(str(container.dockerfile), ScanResult()) if container.dockerfile else None
+        if text is not None:
+            yield container, text
+
+
+NO_TESTS = (
+    "no tests were found here, so nothing can verify a patch: add a test that shows the fault, or name the command that runs "
+    "your tests in .m3agent.toml, under [tests]"
+)
+"""Said about a repository in which no test suite is found."""
+
+
+NAME_COMMAND = (
+    "m3agent has no runner for them; name the command that runs them in .m3agent.toml, under [tests]"
+)
+"""What to do about tests that are recognised and cannot run."""
+
+
+def without_suites(workspace: Workspace) -> str:
+    """Return what is said about a tree in which no test suite is found."""
+    return _without_suites(suites.tree_files(workspace.store, workspace.base))
+
+
+def without_suites_on_disk(repository: Repository) -> str:
+    """Return what is said about a work tree in which no test suite is found."""
+    return NO_TESTS if repository.root is None else _without_suites(_on_disk(repository, repository.root))
+
+
+def _without_suites(tree: Tree) -> str:
+    named = unsupported.described(tree)
+    return f"the tests of {named} cannot run here: {NAME_COMMAND}" if named else NO_TESTS
+
+
+def suites_of(workspace: Workspace) -> tuple[SuiteNeeds, ...]:
+    """Return the suites of the tree that a workspace starts from."""
+    return _needs(suites.tree_files(workspace.store, workspace.base))
+
+
+def suites_on_disk(repository: Repository) -> tuple[SuiteNeeds, ...]:
+    """Return the suites of a repository's work tree; none for a bare repository."""
+    return () if repository.root is None else _needs(_on_disk(repository, repository.root))
+
+
+def _on_disk(repository: Repository, root: Path) -> Tree:
+    def read(path: str) -> bytes:
+        try:
+            return read_inside(str(root), str(root / path), MOST_TEXT)
+        except OSError:
+            return b""
+
+    return Tree(repository.list_files(), read)
+
+
+def _needs(tree: Tree) -> tuple[SuiteNeeds, ...]:
+    """Return what the suites of a tree need. The environment of suites that a command replaces is still its own."""
+    found, running = suites.without_left_out(tree), suites.running(tree)
+    needs = suites.needs_of(tree, found)
+    return tuple(
+        need
+        if suite in running
+        else replace(need, evidence=f"{need.evidence}; {running[0].evidence} runs instead")
+        for suite, need in zip(found, needs, strict=True)
+    )

@@ -13,8 +13,8 @@ from m3agent.agent.context.types import Context
 from m3agent.agent.endpoint.choice import ModelServer
 from m3agent.agent.fix.ranking import Rank
 from m3agent.agent.fix.request import FixRequest
+from m3agent.agent.loop.limits import Variation
 from m3agent.agent.loop.resume import ResumePoint
-from m3agent.agent.loop.sampling import Variation
 from m3agent.agent.loop.tool_executor import PendingCall
 from m3agent.agent.session import events
 from m3agent.agent.session.messages import Conversation
@@ -106,10 +106,7 @@ def log_verification(
     )
     for where, report, tree in runs:
         session.write(events.TestFinished.of(report, where=where, call=None, tree=tree))
-    others: dict[str, Any] = {
-        "repeats": evidence.repeats.runs,
-        "repeat_seconds": evidence.repeats.seconds,
-    }
+    others: dict[str, Any] = {"repeats": evidence.repeats.runs, "repeat_seconds": evidence.repeats.seconds}
     session.write(events.Verify.of(evidence, new=list(evidence.new_tests), round=number, by=by, **others))
 
 
@@ -117,7 +114,6 @@ def attempt_chosen(ranks: Sequence[Rank], sessions: Sequence[Session]) -> events
     """Return the event for the chosen attempt.
 
     Args:
-        ranks: All attempts, best first.
         sessions: Sessions of all attempts, in the order of their numbers.
     """
     ranking = [{**dataclasses.asdict(rank), "session": sessions[rank.number - 1].id} for rank in ranks]

@@ -60,7 +60,6 @@ class Window:
         """Record the token counts of the last request.
 
         Args:
-            usage: What the server counted.
             messages: Number of messages in the conversation, the request's answer included.
         """
         if usage.prompt is not None and usage.completion is not None:
@@ -71,10 +70,8 @@ class Window:
 
         Args:
             limit: The window in tokens, from the server's error; None if the error does not state it.
-            messages: The conversation.
 
-        Returns:
-            Whether a summary would make the conversation shorter.
+        Returns whether a summary would make the conversation shorter.
         """
         self.limit = min(filter(None, (self.limit, limit)), default=None)
         return self.kept_steps(messages).start > FIRST
@@ -117,8 +114,7 @@ def tokens(messages: Iterable[Message]) -> int:
 def calls_made(messages: Sequence[Message]) -> str:
     """Describe what the model did so far, for a summary that the model could not write itself.
 
-    Returns:
-        The notes of earlier summaries, and the calls with the first line of each result.
+    Returns the notes of earlier summaries, and the calls with the first line of each result.
     """
     results = {m["tool_call_id"]: str(m["content"]) for m in messages if m["role"] == "tool"}
     calls = [call for message in messages for call in message.get("tool_calls") or ()]

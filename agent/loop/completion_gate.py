@@ -122,7 +122,6 @@ def missing(text: str, state: State) -> Missing:
     Args:
         text: The model's last answer. A line with "No change:" or, where no test runs, "Not tested:", and a reason,
             replaces the change or the test run.
-        state: The change and its tests.
     """
     stated = {match[1].lower() for match in STATED.finditer(text)}
     if not stated and (intended := _intended(text)).cause:

@@ -19,8 +19,7 @@ from m3agent.agent.loop.compaction import Window, calls_made
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.model_step import Model, RepetitiveStream
 from m3agent.agent.loop.resume import ResumePoint
-from m3agent.agent.loop.session_tests import broken_and_added
-from m3agent.agent.loop.tool_executor import Calls, PendingCall
+from m3agent.agent.loop.tool_executor import Calls, PendingCall, broken_and_added
 from m3agent.agent.session import events
 from m3agent.agent.session.messages import FIRST, Conversation
 from m3agent.agent.session.session import Session
@@ -100,8 +99,7 @@ class Loop:
         Args:
             pending: Calls without a result from an earlier process of this session. They run first.
 
-        Raises:
-            SandboxError, ModelServerError, M3AgentError: The session ended early; the caller reports it.
+        Raises SandboxError, ModelServerError, M3AgentError: The session ended early; the caller reports it.
         """
         if stop := await self._carry_out(pending):
             return Outcome("stalled", stop.text, "")
@@ -248,8 +246,7 @@ class Loop:
         If the request does not fit into the context window, or the answer is empty or repetitive, a list of the calls
         replaces the summary.
 
-        Raises:
-            ModelServerError: There was no answer for another reason.
+        Raises ModelServerError: There was no answer for another reason.
         """
         before, kept = len(self.messages), self.window.kept_steps(self.messages)
         self._tell(prompt.SUMMARISE)

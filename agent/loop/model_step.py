@@ -78,7 +78,6 @@ class Model:
         """Send one request. Its answer is in the conversation and the log when this returns.
 
         Args:
-            tool_choice: Whether the model may call tools.
             max_tokens: Most tokens of the answer; None means what the session's limit leaves.
             deadline: When to give up, on the monotonic clock; None means the session's time limit.
 

@@ -19,9 +19,8 @@ from typing import Any
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.loop import turn_events
 from m3agent.agent.loop.completion_gate import pinned_tests, was_accepted
-from m3agent.agent.loop.sampling import Variation
-from m3agent.agent.loop.session_tests import SessionTests
-from m3agent.agent.loop.tool_executor import PendingCall
+from m3agent.agent.loop.limits import Variation
+from m3agent.agent.loop.tool_executor import PendingCall, SessionTests
 from m3agent.agent.session.events import SessionForked
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.record import CallRecord, TurnRecord, record_of
@@ -114,8 +113,7 @@ class ResumePoint:
 def resume_point(lines: Sequence[Line]) -> ResumePoint:
     """Return the point from which a session resumes, computed from the lines of its log.
 
-    Raises:
-        UsageError: The session cannot be resumed: it ended before it began, or the model was done.
+    Raises UsageError: The session cannot be resumed: it ended before it began, or the model was done.
     """
     record = record_of(lines)
     started = record.started

@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from m3agent.agent.certificate.build import Change, digest_of
-from m3agent.agent.certificate.provenance import maker_of
+from m3agent.agent.certificate.build import Change, digest_of, maker_of
 from m3agent.agent.certificate.statement import Counts, Maker, Predicate, Statement, TestRuns
 from m3agent.agent.certificate.table import in_rows, runs_of
 from m3agent.agent.issue.load import Issue

@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
-from m3agent.agent.certificate.build import Change, statement_of
-from m3agent.agent.certificate.environment import described_environment
+from m3agent.agent.certificate.build import Change, described_environment, statement_of
 from m3agent.agent.certificate.statement import Environment, Statement
 from m3agent.agent.fix.compared_runs import baseline_run, fresh_runs
-from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
-from m3agent.agent.fix.suites import suites_of, without_suites
+from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for, suites_of, without_suites
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.patches.change import Source, read_change
 from m3agent.agent.repo.repository import Repository

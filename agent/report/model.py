@@ -24,13 +24,10 @@ class SuiteRun:
     where: str
     """Where it ran: `session`, `before` or `after`."""
     passed: int
-    """Number of tests that passed."""
     failed: tuple[str, ...]
-    """Ids of the tests that failed."""
     errored: tuple[str, ...]
     """Ids of the tests with an error."""
     skipped: int
-    """Number of skipped tests."""
     complete: bool
     """False if the run was cut short."""
 
@@ -45,11 +42,8 @@ class Incident:
     """An event that deserves attention, such as a stall, a retry or a gate."""
 
     kind: str
-    """Kind of the event."""
     text: str
-    """Description of the event."""
     bad: bool = True
-    """Whether the event is a problem."""
 
 
 @dataclass
@@ -59,11 +53,8 @@ class Request:
     what: str
     """Method, host and port."""
     verdict: str
-    """Whether they were allowed, refused, or failed."""
     reason: str
-    """Reason for the verdict."""
     times: int = 0
-    """Number of requests."""
     sent: float = 0
     """Bytes sent in all of them."""
     received: float = 0

@@ -10,6 +10,13 @@ Kind = Literal["added", "removed", "context", "hunk", "header", "meta"]
 """`header` lines only name the file or its blobs. `meta` lines state other facts, such as the mode or a binary file."""
 
 _HEADERS = ("diff --git ", "index ", "--- ", "+++ ")
+_STEPS: dict[str, tuple[Kind, int, int]] = {
+    "+": ("added", 0, 1),
+    "-": ("removed", 1, 0),
+    " ": ("context", 1, 1),
+    "": ("context", 1, 1),
+}
+"""By the sign of a line in a hunk, its kind, and how many lines of the old and of the new file it is."""
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 
 
@@ -18,7 +25,6 @@ class PatchLine:
     """One line of a patch."""
 
     kind: Kind
-    """Kind of the line."""
     text: str
     """The line, with its sign."""
     number: int | None = None
@@ -32,11 +38,8 @@ class FilePatch:
     path: str
     """Path of the new file, or of the old file if the patch deletes it."""
     lines: list[PatchLine] = field(default_factory=list)
-    """The lines of this part."""
     added: int = 0
-    """Number of added lines."""
     removed: int = 0
-    """Number of removed lines."""
 
 
 def parse_patch(text: str) -> list[FilePatch]:
@@ -51,25 +54,19 @@ def parse_patch(text: str) -> list[FilePatch]:
         if not files or (not in_hunk and line.startswith("diff --git ")):
             files.append(FilePatch(_path_of(line)))
         file = files[-1]
-        sign = line[:1]
-        if in_hunk and sign == "+":
-            file.lines.append(PatchLine("added", line, new))
-            file.added, new, new_left = file.added + 1, new + 1, new_left - 1
-        elif in_hunk and sign == "-":
-            file.lines.append(PatchLine("removed", line, old))
-            file.removed, old, old_left = file.removed + 1, old + 1, old_left - 1
-        elif in_hunk and sign in (" ", ""):
-            file.lines.append(PatchLine("context", line, new))
-            old, new, old_left, new_left = old + 1, new + 1, old_left - 1, new_left - 1
+        if in_hunk and line[:1] in _STEPS:
+            kind, of_old, of_new = _STEPS[line[:1]]
+            file.lines.append(PatchLine(kind, line, new if of_new else old))
+            file.added += kind == "added"
+            file.removed += kind == "removed"
+            old, new, old_left, new_left = old + of_old, new + of_new, old_left - of_old, new_left - of_new
         elif hunk := _HUNK.match(line):
             old, new = int(hunk[1]), int(hunk[3])
             old_left, new_left = int(hunk[2] or 1), int(hunk[4] or 1)
             file.lines.append(PatchLine("hunk", line))
         else:
             if line.startswith(("--- a/", "+++ b/", "rename to ")):
-                file.path = (
-                    line.removeprefix("rename to ").removeprefix("--- a/").removeprefix("+++ b/").rstrip("\t")
-                )
+                file.path = re.sub(r"^(rename to |--- a/|\+\+\+ b/)", "", line).rstrip("\t")
             file.lines.append(PatchLine("header" if line.startswith(_HEADERS) else "meta", line))
     return files
 

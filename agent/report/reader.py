@@ -7,24 +7,16 @@ types are left out, with a note.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from m3agent.agent.report import text as show
 from m3agent.agent.report import words
 from m3agent.agent.report.model import CallView, Incident, Request, SessionReport, SuiteRun, TurnView
 from m3agent.agent.report.patch import parse_patch
-from m3agent.agent.report.step import step_outcome, step_title
+from m3agent.agent.report.words import step_outcome, step_title
 from m3agent.agent.session.catalog import NOT_FINISHED
-from m3agent.agent.session.log_reader import (
-    Line,
-    SessionLog,
-    items,
-    mapping,
-    number,
-    strings,
-    text,
-    whole,
-)
+from m3agent.agent.session.log_reader import Line, SessionLog, items, mapping, number, strings, text, whole
 from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord, is_embedded, record_of
 from m3agent.agent.session.session import PATCH
 from m3agent.util.counted import counted
@@ -44,7 +36,6 @@ def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
     """Return the report of one session.
 
     Args:
-        log: The session's log.
         folder: The session's folder, which contains its patch; None for a log outside a session's folder.
     """
     record = record_of(log.events)
@@ -199,42 +190,24 @@ def _turn(turn: TurnRecord, report: SessionReport) -> TurnView:
         text=turn.text,
         finish=text(turn.finished, "finish"),
         used=turn.finished,
-        before=[_before(line) for line in turn.before],
+        before=[_incident(line) for line in turn.before],
         requests=_requests(turn.of_type("network.request")),
     )
     for call in turn.calls:
-        incidents = [_stall(line) for line in call.of_type("stall")]
+        incidents = [_incident(line) for line in call.of_type("stall")]
         if call.started or call.finished:
             shown.calls.append(_call(call, incidents))
         else:
             shown.incidents += incidents
     for line in turn.events:
-        match line["type"]:
-            case "stall" if shown.calls:
-                shown.calls[-1].incidents.append(_stall(line))
-            case "stall":
-                shown.incidents.append(_stall(line))
-            case "gate":
-                is_last = turn is report.record.turns[-1]
-                shown.incidents.append(_gate(line, report.status if is_last else ""))
-            case "feedback":
-                said = f"{words.sent_back(line)}:\n{text(line, 'text')}"
-                shown.incidents.append(Incident("verdict", said))
-            case "cache.lost":
-                shown.incidents.append(Incident("cache", words.cache_lost(line)))
-            case "price.step":
-                shown.incidents.append(Incident("price", words.price_step(line)))
-            case "context.summarised":
-                shown.incidents.append(_summary(line))
-            case "file.changed":
-                names = ", ".join(f"{letter} {path}" for letter, path in _changes(line))
-                shown.incidents.append(Incident("changed", names, bad=False))
-            case "test.finished":
-                run = _suite_run(line)
-                told = f"{run.passed} passed, {len(run.failed)} failed, {len(run.errored)} errors"
-                shown.incidents.append(Incident("tests", told, bad=run.red))
-            case _:
-                pass
+        kind = line["type"]
+        if kind == "gate":
+            is_last = turn is report.record.turns[-1]
+            shown.incidents.append(_gate(line, report.status if is_last else ""))
+        elif kind == "stall" and shown.calls:
+            shown.calls[-1].incidents.append(_incident(line))
+        elif kind in INCIDENTS or kind in words.WARNINGS:
+            shown.incidents.append(_incident(line))
     return shown
 
 
@@ -296,27 +269,38 @@ def _requests(lines: list[Line]) -> list[Request]:
     return list(found.values())
 
 
-def _before(line: Line) -> Incident:
-    """Return the incident for an event before a turn's answer."""
-    match line["type"]:
-        case "session.resumed":
-            cut_off = len(items(line, "interrupted"))
-            calls = f"; interrupted calls that were not run again: {cut_off}" if cut_off else ""
-            told = f"the session continued in another process at {show.moment(text(line, 'ts'))}{calls}"
-            return Incident("resumed", told, bad=False)
-        case "session.forked":
-            source = text(line, "source")
-            told = f"the turns before belong to session {source}; this session continues from here"
-            return Incident("forked", told, bad=False)
-        case "pull.followed":
-            told = f"the session continues because of comments or checks on {text(line, 'pull_request')}"
-            return Incident("followed", told, bad=False)
-        case _:
-            return Incident("retry", words.retry(line))
+def _incident(line: Line) -> Incident:
+    """Return the incident for an event."""
+    if made := INCIDENTS.get(line["type"]):
+        return made(line)
+    return Incident(line["type"].partition(".")[0], words.WARNINGS[line["type"]](line))
 
 
-def _stall(line: Line) -> Incident:
-    return Incident("stall", words.stall(line))
+def _resumed(line: Line) -> Incident:
+    cut_off = len(items(line, "interrupted"))
+    calls = f"; interrupted calls that were not run again: {cut_off}" if cut_off else ""
+    told = f"the session continued in another process at {show.moment(text(line, 'ts'))}{calls}"
+    return Incident("resumed", told, bad=False)
+
+
+def _forked(line: Line) -> Incident:
+    told = f"the turns before belong to session {text(line, 'source')}; this session continues from here"
+    return Incident("forked", told, bad=False)
+
+
+def _followed(line: Line) -> Incident:
+    told = f"the session continues because of comments or checks on {text(line, 'pull_request')}"
+    return Incident("followed", told, bad=False)
+
+
+def _changed(line: Line) -> Incident:
+    return Incident("changed", ", ".join(f"{letter} {path}" for letter, path in _changes(line)), bad=False)
+
+
+def _tested(line: Line) -> Incident:
+    run = _suite_run(line)
+    told = f"{run.passed} passed, {len(run.failed)} failed, {len(run.errored)} errors"
+    return Incident("tests", told, bad=run.red)
 
 
 def _gate(line: Line, ended: str) -> Incident:
@@ -331,6 +315,18 @@ def _summary(line: Line) -> Incident:
     whose = "the model's notes" if line.get("own_words") is True else "a list of its calls"
     told = f"the window was nearly full: {whose} replaced all but the last {kept} messages"
     return Incident("summary", told, bad=False)
+
+
+INCIDENTS: Mapping[str, Callable[[Line], Incident]] = {
+    "session.resumed": _resumed,
+    "session.forked": _forked,
+    "pull.followed": _followed,
+    "feedback": lambda line: Incident("verdict", f"{words.sent_back(line)}:\n{text(line, 'text')}"),
+    "context.summarised": _summary,
+    "file.changed": _changed,
+    "test.finished": _tested,
+}
+"""What the page shows of events that are no warnings (`words.WARNINGS`)."""
 
 
 def _as_json(value: object) -> str:

@@ -25,13 +25,9 @@ class TextLimits:
     """
 
     words: int = 12_000
-    """The model's texts."""
     arguments: int = 8_000
-    """Arguments of a call."""
     result: int = 12_000
-    """Result of a call."""
     patch_line: int = 2_000
-    """One line of a patch."""
 
 
 MOST_TESTS = 200

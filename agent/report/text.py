@@ -38,11 +38,9 @@ class Excerpt:
     """A text whose middle is left out if it is too long."""
 
     head: str
-    """The beginning, or the whole text."""
     tail: str
     """The end; empty if nothing is left out."""
     omitted: int
-    """Number of characters left out."""
 
 
 def excerpt(text: str, limit: int) -> Excerpt:
@@ -90,9 +88,12 @@ def short_count(value: float) -> str:
     """Format a number with three digits, for ticks of an axis and changing rows: `950`, `13.7k`, `1.5M`."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= 0.9995 * size:
-            units = value / size
-            return f"{units:,.0f}{unit}" if units >= 99.95 else f"{units:.3g}{unit}"
+            return _three_digits(value / size) + unit
     return f"{value:g}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
 def share(value: float | None) -> str:
@@ -131,8 +132,7 @@ def size(value: float | None) -> str:
         return UNKNOWN
     for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= unit_bytes:
-            units = value / unit_bytes
-            return f"{units:,.0f} {unit}" if units >= 99.95 else f"{units:.3g} {unit}"
+            return f"{_three_digits(value / unit_bytes)} {unit}"
     return f"{value:.0f} B"
 
 

@@ -31,8 +31,7 @@ def write_page(path: Path, page: bytes) -> None:
 def check_target(path: Path) -> None:
     """Check that a page can be written to `path`, before any work is done for it.
 
-    Raises:
-        UsageError: `path` is not a regular file, or its folder does not exist.
+    Raises UsageError: `path` is not a regular file, or its folder does not exist.
     """
     try:
         mode = path.lstat().st_mode

@@ -1,4 +1,4 @@
-"""List the sessions in the state folder, summarise them, and find one by its name."""
+"""List the sessions in the state folder, summarise them, find one by its name or at work, and limit their disk space."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import stat
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.repo.host_git import find as find_repository
+from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.session.events import QUESTION, EndpointProbed, SessionFinished, SessionForked, TurnStarted
 from m3agent.agent.session.log_reader import (
     LOG,
@@ -24,8 +28,10 @@ from m3agent.agent.session.log_reader import (
     text,
     whole,
 )
+from m3agent.agent.session.messages import FILE as MESSAGES
 from m3agent.agent.session.record import SessionRecord, is_embedded, read_session, record_of
-from m3agent.agent.session.session import PATCH
+from m3agent.agent.session.session import CALLS, PATCH
+from m3agent.util.append_only import is_locked
 from m3agent.util.errors import Status, UsageError, reason_of
 
 NOT_FINISHED = "not finished"
@@ -104,8 +110,7 @@ class Sessions:
                 several attempts, "last" is the chosen attempt.
             fixes: "last" is the newest session that is no question.
 
-        Raises:
-            UsageError: `name` matches no session, several, or one of another repository.
+        Raises UsageError: `name` matches no session, several, or one of another repository.
         """
         folders = session_folders(self.state)
         if not folders:
@@ -113,13 +118,7 @@ class Sessions:
                 f"there are no sessions in {self.state / 'sessions'}: `m3agent fix` creates them"
             )
         if name == LAST:
-            newest = next((each for each in folders if self._has(each) and not (fixes and _asks(each))), None)
-            if newest is None:
-                raise UsageError(
-                    f"there is no {'fix' if fixes else 'session'} about {self.where}: `m3agent fix` creates one, --repo FOLDER names another "
-                    "repository, and `m3agent sessions list --all` shows the sessions of all"
-                )
-            return _chosen(newest)
+            return self._newest(folders, fixes=fixes)
         exact = [folder for folder in folders if folder.name == name]
         matching = exact or [folder for folder in folders if name and folder.name.startswith(name)]
         own = matching if self.any_by_name else [folder for folder in matching if self._has(folder)]
@@ -137,6 +136,15 @@ class Sessions:
             )
         return own[0]
 
+    def _newest(self, folders: Sequence[Path], *, fixes: bool) -> Path:
+        for folder in folders:
+            if self._has(folder) and not (fixes and _asks(folder)):
+                return _chosen(folder)
+        raise UsageError(
+            f"there is no {'fix' if fixes else 'session'} about {self.where}: `m3agent fix` creates one, --repo FOLDER names another "
+            "repository, and `m3agent sessions list --all` shows the sessions of all"
+        )
+
     def _has(self, folder: Path) -> bool:
         """Return whether a session is about the repository. One whose log cannot be read may be."""
         if self.places is None:
@@ -151,11 +159,6 @@ def sessions_of(state: Path, repo: Path, *, every: bool = False) -> Sessions:
 
     Linked work trees and folders of one repository have the same sessions. Outside a repository, the sessions of the folder
     itself are meant, and an id may be any session's: nothing can be confused with it.
-
-    Args:
-        state: The state folder.
-        repo: A folder of the repository.
-        every: The sessions of all repositories are meant.
 
     Raises:
         UsageError: There is no such folder.
@@ -305,3 +308,69 @@ def disk_use(folder: Path) -> int:
                     continue
                 total += found.st_blocks * 512
     return total
+
+
+MOST_BYTES = 4 << 30
+"""The most bytes for all sessions together. Above it, the oldest sessions lose the files that only resuming
+and inspection need.
+"""
+BULKY = (TREES, MESSAGES, CALLS)
+LOOKED_AT = 200
+"""How many of the newest sessions are checked for a running process. Older ones have ended, or have hung for
+days.
+"""
+PAUSE = 24 * 3600
+"""Seconds between two measurements of the disk space."""
+
+
+def at_work_on(state: Path, root: str, own: Collection[str]) -> list[str]:
+    """Return the ids of the sessions that work on a repository right now."""
+    found = []
+    for folder in _newest(state)[:LOOKED_AT]:
+        if folder.name not in own and is_locked(folder / LOG) and repository_of(folder).get("root") == root:
+            found.append(folder.name)
+    return found
+
+
+def trim(state: Path, most: int = MOST_BYTES, pause: float = PAUSE) -> list[str]:
+    """Bring the sessions together below `most` bytes by deleting bulky files, oldest session first.
+
+    A session's log, patch and result stay. The newest session and those that a process has open are left
+    alone.
+
+    Args:
+        pause: Do nothing if the last call was less than this many seconds ago.
+
+    Returns the ids of the sessions that lost files, oldest first.
+    """
+    marker, now = state / "sessions" / ".trimmed", time.time()
+    try:
+        if 0 <= now - marker.stat().st_mtime < pause:  # the date may have been set back since
+            return []
+    except OSError:
+        pass
+    try:
+        marker.touch()
+        os.utime(marker, (now, now))  # the clock of a file server may be another one
+    except OSError:
+        return []
+    sizes = {folder: disk_use(folder) for folder in _newest(state)}
+    total, lost = sum(sizes.values()), []
+    for folder in reversed(list(sizes)[1:]):
+        if total <= most:
+            break
+        bulk = [folder / name for name in BULKY if (folder / name).exists()]
+        if not bulk or is_locked(folder / LOG):
+            continue
+        for path in bulk:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        total -= sizes[folder] - disk_use(folder)
+        lost.append(folder.name)
+    return lost
+
+
+def _newest(state: Path) -> list[Path]:
+    return [folder for folder in session_folders(state) if (folder / LOG).is_file()]

@@ -8,19 +8,24 @@ know. Writers never change the meaning of an existing field or type.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
 VERSION = 1
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Event:
-    """Base of all events; `type` is the type's name in the log.
+    """Base of all events, which become frozen dataclasses; `type` is the type's name in the log.
 
     Events are plain data and never validated: file names and answers that are not valid Unicode must be logged as well.
     """
 
     type: ClassVar[str]
+
+    def __init_subclass__(cls, name: str) -> None:
+        cls.type = name
+        dataclass(frozen=True)(cls)
 
     @classmethod
     def of(cls, *sources: object, **others: Any) -> Self:
@@ -44,11 +49,9 @@ QUESTION = "question"
 """Source of an issue that is a question: the session only answers it."""
 
 
-@dataclass(frozen=True)
-class SessionStarted(Event):
+class SessionStarted(Event, name="session.started"):
     """The session begins; its first event."""
 
-    type = "session.started"
     m3agent: str
     repository: dict[str, Any]
     issue: dict[str, Any]
@@ -59,61 +62,49 @@ class SessionStarted(Event):
     attempt: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class SessionResumed(Event):
+class SessionResumed(Event, name="session.resumed"):
     """A session that ended early continues in another process."""
 
-    type = "session.resumed"
     m3agent: str
     messages: int
     tree: str
     interrupted: list[str]
 
 
-@dataclass(frozen=True)
-class SessionForked(Event):
+class SessionForked(Event, name="session.forked"):
     """The lines before this one belong to another session."""
 
-    type = "session.forked"
     source: str
     turn: int
 
 
-@dataclass(frozen=True)
-class PullFollowed(Event):
+class PullFollowed(Event, name="pull.followed"):
     """The session continues because of what happened to its pull request."""
 
-    type = "pull.followed"
     pull_request: str
     round: int
     head: str
     handled: list[str]
 
 
-@dataclass(frozen=True)
-class EnvironmentReady(Event):
+class EnvironmentReady(Event, name="environment.ready"):
     """The repository's environment was found or built; the session's sandboxes start from it."""
 
-    type = "environment.ready"
     image: str
     seconds: float
 
 
-@dataclass(frozen=True)
-class TestsCollected(Event):
+class TestsCollected(Event, name="tests.collected"):
     """All tests were imported once in the repository's environment."""
 
     __test__: ClassVar[bool] = False
-    type = "tests.collected"
     errors: dict[str, str]
     reason: str | None
 
 
-@dataclass(frozen=True)
-class Baseline(Event):
+class Baseline(Event, name="baseline"):
     """All tests ran on the base tree, in a fresh sandbox, while the model worked."""
 
-    type = "baseline"
     tree: str
     cached: bool
     complete: bool
@@ -124,22 +115,18 @@ class Baseline(Event):
     skipped: list[str]
 
 
-@dataclass(frozen=True)
-class ToolsOffered(Event):
+class ToolsOffered(Event, name="tools.offered"):
     """Every request of this session offers the model tools of MCP servers, which run outside the sandbox.
 
     Without such tools the log has no such line.
     """
 
-    type = "tools.offered"
     tools: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class ContextPacked(Event):
+class ContextPacked(Event, name="context.packed"):
     """The repository was packed into the text that the model sees."""
 
-    type = "context.packed"
     files: int
     tokens: int
     exact: bool
@@ -149,11 +136,9 @@ class ContextPacked(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
-class EndpointProbed(Event):
+class EndpointProbed(Event, name="endpoint.probed"):
     """The model server was probed. Fields are None if the probe could not find them out."""
 
-    type = "endpoint.probed"
     url: str
     model: str
     flavour: str  # a `m3agent.serving.client.endpoint.Flavour`
@@ -168,32 +153,26 @@ class EndpointProbed(Event):
     ranks: int = 1
 
 
-@dataclass(frozen=True)
-class TurnStarted(Event):
+class TurnStarted(Event, name="turn.started"):
     """A request is about to be sent."""
 
-    type = "turn.started"
     turn: int
     messages: int
     digest: str
 
 
-@dataclass(frozen=True)
-class Message(Event):
+class Message(Event, name="message"):
     """The assistant's complete answer; each of its calls has id, name and arguments."""
 
-    type = "message"
     turn: int
     reasoning: str
     text: str
     calls: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class CallStarted(Event):
+class CallStarted(Event, name="call.started"):
     """A tool call begins. The line is written and synced before the call has any effect."""
 
-    type = "call.started"
     turn: int
     call: int
     id: str
@@ -202,11 +181,9 @@ class CallStarted(Event):
     tree: str
 
 
-@dataclass(frozen=True)
-class CallFinished(Event):
+class CallFinished(Event, name="call.finished"):
     """A tool call ended. The line is written and synced after the call."""
 
-    type = "call.finished"
     turn: int
     call: int
     id: str
@@ -223,22 +200,18 @@ class CallFinished(Event):
     tree: str
 
 
-@dataclass(frozen=True)
-class FileChanged(Event):
+class FileChanged(Event, name="file.changed"):
     """A call changed the work tree; `changes` has a status letter (A, M or D) and a path for each file."""
 
-    type = "file.changed"
     turn: int
     call: int
     changes: list[tuple[str, str]]
     tree: str
 
 
-@dataclass(frozen=True)
-class NetworkRequest(Event):
+class NetworkRequest(Event, name="network.request"):
     """A request of a program in a sandbox to a host has ended."""
 
-    type = "network.request"
     where: Literal["session", "verify"]
     method: str
     host: str
@@ -250,12 +223,10 @@ class NetworkRequest(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
-class TestFinished(Event):
+class TestFinished(Event, name="test.finished"):
     """A test run ended, with the sets of test ids by outcome."""
 
     __test__: ClassVar[bool] = False
-    type = "test.finished"
     where: Literal["session", "before", "after"]
     call: int | None
     passed: list[str]
@@ -266,11 +237,9 @@ class TestFinished(Event):
     tree: str
 
 
-@dataclass(frozen=True)
-class Stall(Event):
+class Stall(Event, name="stall"):
     """The run makes no progress."""
 
-    type = "stall"
     turn: int
     rule: str
     count: int
@@ -278,22 +247,18 @@ class Stall(Event):
     text: str
 
 
-@dataclass(frozen=True)
-class Gate(Event):
+class Gate(Event, name="gate"):
     """The model said that it is done."""
 
-    type = "gate"
     turn: int
     missing: str
     asked: int
     cause: str = ""
 
 
-@dataclass(frozen=True)
-class ContextSummarised(Event):
+class ContextSummarised(Event, name="context.summarised"):
     """The model's window was nearly full, and a summary replaced the tail of the conversation."""
 
-    type = "context.summarised"
     turn: int
     messages: int
     kept: int
@@ -301,11 +266,9 @@ class ContextSummarised(Event):
     text: str
 
 
-@dataclass(frozen=True)
-class Verify(Event):
+class Verify(Event, name="verify"):
     """The verdict of the verification in fresh sandboxes."""
 
-    type = "verify"
     verdict: Literal["verified", "unverified", "failed"]
     reason: str
     fixed: list[str]
@@ -327,11 +290,9 @@ class Verify(Event):
     repeat_seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class Feedback(Event):
+class Feedback(Event, name="feedback"):
     """A verdict that is not `verified` was returned to the model."""
 
-    type = "feedback"
     turn: int
     round: int
     kinds: list[str]
@@ -340,11 +301,9 @@ class Feedback(Event):
     tree: str
 
 
-@dataclass(frozen=True)
-class TurnFinished(Event):
+class TurnFinished(Event, name="turn.finished"):
     """An answer is complete, with its usage. Fields are None if unknown."""
 
-    type = "turn.finished"
     turn: int
     finish: str
     prompt_tokens: int | None
@@ -358,24 +317,20 @@ class TurnFinished(Event):
     price: float | None
 
 
-@dataclass(frozen=True)
-class Retry(Event):
+class Retry(Event, name="retry"):
     """A request failed and is sent again; its partial answer was discarded."""
 
-    type = "retry"
     attempt: int
     wait: float
     reason: str
 
 
-@dataclass(frozen=True)
-class CacheLost(Event):
+class CacheLost(Event, name="cache.lost"):
     """The server's cache no longer had most of the conversation, so the server read it again.
 
     The server was lost and another one answered, or the cache was full.
     """
 
-    type = "cache.lost"
     turn: int
     expected: int
     cached: int
@@ -384,54 +339,44 @@ class CacheLost(Event):
     reason: str
 
 
-@dataclass(frozen=True)
-class PriceStep(Event):
+class PriceStep(Event, name="price.step"):
     """The conversation is about to have more tokens than a request of the usual price may have."""
 
-    type = "price.step"
     turn: int
     tokens: int
     step: int
     times: float
 
 
-@dataclass(frozen=True)
-class TokensDiffer(Event):
+class TokensDiffer(Event, name="tokens.differ"):
     """The tokens of a prompt do not begin with those of the last prompt and its answer.
 
     A program that trains a model cannot use both turns as one sequence.
     """
 
-    type = "tokens.differ"
     turn: int
     kept: int
     expected: int
 
 
-@dataclass(frozen=True)
-class Error(Event):
+class Error(Event, name="error"):
     """The reason for an early end of the session."""
 
-    type = "error"
     kind: str
     text: str
     exit: int
 
 
-@dataclass(frozen=True)
-class AttemptChosen(Event):
+class AttemptChosen(Event, name="attempt.chosen"):
     """The best of several attempts was chosen."""
 
-    type = "attempt.chosen"
     chosen: int
     ranking: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class SessionFinished(Event):
+class SessionFinished(Event, name="session.finished"):
     """The session ended; its last event. Usage fields cover the whole session and are None if unknown."""
 
-    type = "session.finished"
     status: str  # a `m3agent.util.errors.Status`
     exit: int
     reason: str

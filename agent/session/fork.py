@@ -24,13 +24,10 @@ def fork(
     """Start a new session with a copy of an earlier one, up to the end of one of its turns.
 
     Args:
-        state: The state folder.
-        log: The earlier session's log. The earlier session may have ended or may still be running; it is only read.
         turn: Number of the turn; None for the last turn with an answer.
         base: A commit and its tree, which patches of the new session start from; None for those of the earlier session.
 
-    Returns:
-        The new session, open, and the lines of its log.
+    Returns the new session, open, and the lines of its log.
 
     Raises:
         UsageError: The turn does not exist or has no answer, or a part of the earlier session is gone or damaged.

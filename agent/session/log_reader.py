@@ -32,9 +32,7 @@ class SessionLog:
     """The contents of a log."""
 
     path: Path
-    """The log."""
     events: tuple[Line, ...]
-    """The events, in order."""
     notes: tuple[str, ...]
     """Notes for people on the state of the log, such as an incomplete last line."""
 
@@ -42,9 +40,8 @@ class SessionLog:
 def read_log(path: Path) -> SessionLog:
     """Read all events of a log. An incomplete last line is left out, with a note.
 
-    Raises:
-        UsageError: The file cannot be read, or a line is damaged or of an unknown version. The message names file and
-            line.
+    Raises UsageError: The file cannot be read, or a line is damaged or of an unknown version. The message names file
+    and line.
     """
     try:
         raw = path.read_bytes()
@@ -68,8 +65,7 @@ def read_ends(path: Path) -> tuple[Line, Line] | None:
     Returns:
         The two events; None if one of them is incomplete, damaged or of another version, or if there are not two lines.
 
-    Raises:
-        OSError: The file cannot be read.
+    Raises OSError: The file cannot be read.
     """
     with path.open("rb") as file:
         first = file.readline()
@@ -87,8 +83,7 @@ def read_ends(path: Path) -> tuple[Line, Line] | None:
 def read_last(path: Path, kind: str) -> Line:
     """Return the last event of a type without parsing the others; empty if the log has no such event.
 
-    Raises:
-        OSError: The file cannot be read.
+    Raises OSError: The file cannot be read.
     """
     raw = path.read_bytes()
     at = raw.rfind(f'"type":"{kind}"'.encode())
@@ -105,8 +100,7 @@ def read_last(path: Path, kind: str) -> Line:
 def read_before(path: Path, kind: str, end: str) -> list[Line]:
     """Return the events of one type before the first event of another type. The lines between are not parsed.
 
-    Raises:
-        OSError: The file cannot be read.
+    Raises OSError: The file cannot be read.
     """
     wanted, last = (f'"type":"{name}"'.encode() for name in (kind, end))
     with path.open("rb") as file:

@@ -39,11 +39,9 @@ class Digest:
 def read_lines(folder: Path) -> list[Message]:
     """Read the lines of a session's file: messages, and summaries that replaced messages.
 
-    Returns:
-        The complete lines, without a torn last line; empty if there is no file.
+    Returns the complete lines, without a torn last line; empty if there is no file.
 
-    Raises:
-        UsageError: The file is damaged.
+    Raises UsageError: The file is damaged.
     """
     try:
         raw = (folder / FILE).read_bytes().rpartition(b"\n")[0]
@@ -62,11 +60,9 @@ def read_lines(folder: Path) -> list[Message]:
 def read_messages(folder: Path) -> list[Message] | None:
     """Read the messages of a session as its last request has them, without changing the file.
 
-    Returns:
-        The messages; None if there are none.
+    Returns the messages; None if there are none.
 
-    Raises:
-        UsageError: The file is damaged.
+    Raises UsageError: The file is damaged.
     """
     messages: list[Message] = []
     for line in read_lines(folder):
@@ -114,8 +110,7 @@ class Conversation(Sequence[Message]):
 
         A torn last line is removed from the file: that message was never sent.
 
-        Raises:
-            UsageError: The file is damaged, or the session ended before its first request.
+        Raises UsageError: The file is damaged, or the session ended before its first request.
         """
         messages = read_messages(folder) or []
         if all(message["role"] == "system" for message in messages):
@@ -127,8 +122,7 @@ class Conversation(Sequence[Message]):
     def append(self, message: Message) -> None:
         """Add a message. It has been handed to the kernel when this returns.
 
-        Raises:
-            EnvironmentFault: The file cannot be written; the message was not added.
+        Raises EnvironmentFault: The file cannot be written; the message was not added.
         """
         self._write(message)
         self._messages.append(message)
@@ -139,11 +133,9 @@ class Conversation(Sequence[Message]):
         The file keeps the replaced messages.
 
         Args:
-            text: Text of the user message.
             kept: Positions of the messages that stay after it.
 
-        Raises:
-            EnvironmentFault: The file cannot be written; nothing has changed.
+        Raises EnvironmentFault: The file cannot be written; nothing has changed.
         """
         line = {"role": SUMMARY, "content": text, "kept": [kept.start, kept.stop]}
         self._write(line)

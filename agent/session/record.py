@@ -28,10 +28,20 @@ LISTED = {"error": "errors"} | dict.fromkeys(
     ("environment.ready", "tests.collected", "context.packed", "endpoint.probed", "baseline"), "prepared"
 )
 """Events that all count, with the field of the record that lists them."""
+OF_TURN = frozenset({"gate", "cache.lost", "price.step", "context.summarised", "feedback"})
+"""Events of a turn that belong to no call."""
+
+
+class _WithEvents:
+    events: list[Line]
+
+    def of_type(self, kind: str) -> list[Line]:
+        """Its events of one type."""
+        return [line for line in self.events if line["type"] == kind]
 
 
 @dataclass
-class CallRecord:
+class CallRecord(_WithEvents):
     """A tool call. Lines that are missing in the log are empty."""
 
     id: str
@@ -60,13 +70,9 @@ class CallRecord:
         """Whether the call was cut off, so that its result says only that."""
         return text(self.finished, "status") == "interrupted"
 
-    def of_type(self, kind: str) -> list[Line]:
-        """Its events of one type."""
-        return [line for line in self.events if line["type"] == kind]
-
 
 @dataclass
-class TurnRecord:
+class TurnRecord(_WithEvents):
     """A request to the model, its answer, and the answer's calls. Lines that are missing in the log are empty."""
 
     number: int
@@ -107,10 +113,6 @@ class TurnRecord:
     def text(self) -> str:
         """The text of the answer."""
         return text(self.answer, "text")
-
-    def of_type(self, kind: str) -> list[Line]:
-        """Its events of one type."""
-        return [line for line in self.events if line["type"] == kind]
 
 
 @dataclass
@@ -160,12 +162,8 @@ class SessionRecord:
 
     def of_type(self, kind: str) -> list[Line]:
         """Return all events of one type that belong to a turn or a call."""
-        found: list[Line] = []
-        for turn in self.turns:
-            found += turn.of_type(kind)
-            for call in turn.calls:
-                found += call.of_type(kind)
-        return found
+        parts = (part for turn in self.turns for part in (turn, *turn.calls))
+        return [line for part in parts for line in part.of_type(kind)]
 
     def last_prepared(self, kind: str) -> Line:
         """Return the last event of one type in `prepared`, or an empty one. A resumed session may have several."""
@@ -188,7 +186,6 @@ def is_embedded(session_started: Line, prepared: Iterable[Line] = ()) -> bool:
     """Return whether the embedded engine answers.
 
     Args:
-        session_started: The event.
         prepared: The events before the first turn. They tell it if another process serves the engine.
     """
     return text(session_started, "endpoint", "source") == "embedded" or any(
@@ -197,11 +194,7 @@ def is_embedded(session_started: Line, prepared: Iterable[Line] = ()) -> bool:
 
 
 def read_session(folder: Path) -> SessionRecord:
-    """Return the record of the session in a folder.
-
-    Raises:
-        UsageError: The log cannot be read or is damaged.
-    """
+    """Return the record of the session in a folder. Raises UsageError: The log cannot be read or is damaged."""
     return record_of(read_log(folder / LOG).events)
 
 
@@ -247,6 +240,8 @@ class _Reader:
             setattr(record, KEPT[kind], line)
         elif kind in LISTED:
             getattr(record, LISTED[kind]).append(line)
+        elif kind in OF_TURN:
+            self._turn(line).events.append(line)
         elif (method := _METHODS.get(kind)) is not None:
             method(self, line)
         else:
@@ -262,7 +257,7 @@ class _Reader:
         self.record.started = self.record.started or line
 
     def _resumed(self, line: Line) -> None:
-        self.record.ended, self.record.verdict, self.record.tests = {}, {}, {}
+        self._reopen()
         self._next.append(line)
 
     def _forked(self, line: Line) -> None:
@@ -277,6 +272,9 @@ class _Reader:
         turn = self._new_turn(whole(line, "turn"))
         turn.request = line
         turn.before, self._next = self._next, []
+        self._reopen()
+
+    def _reopen(self) -> None:
         self.record.ended, self.record.verdict, self.record.tests = {}, {}, {}
 
     def _new_turn(self, number_: int | None) -> TurnRecord:
@@ -292,9 +290,6 @@ class _Reader:
             if number_ is None or turn.number == number_:
                 return turn
         return self._new_turn(number_)
-
-    def _followed(self, line: Line) -> None:
-        self._next.append(line)
 
     def _retry(self, line: Line) -> None:
         self._turn({}).before.append(line)
@@ -338,9 +333,6 @@ class _Reader:
         call = self._numbered(line) if whole(line, "call") is not None else self._last
         (call or self._turn(line)).events.append(line)
 
-    def _of_turn(self, line: Line) -> None:
-        self._turn(line).events.append(line)
-
     def _tests(self, line: Line) -> None:
         if (where := text(line, "where")) in ("before", "after"):
             self.record.tests[where] = line
@@ -365,7 +357,7 @@ _METHODS: dict[str, Callable[[_Reader, Line], None]] = {
     "session.started": _Reader._started,
     "session.resumed": _Reader._resumed,
     "session.forked": _Reader._forked,
-    "pull.followed": _Reader._followed,
+    "pull.followed": lambda reader, line: reader._next.append(line),
     "tools.offered": _Reader._offered,
     "turn.started": _Reader._turn_started,
     "retry": _Reader._retry,
@@ -377,11 +369,6 @@ _METHODS: dict[str, Callable[[_Reader, Line], None]] = {
     "test.finished": _Reader._tests,
     "network.request": _Reader._network,
     "stall": _Reader._stall,
-    "gate": _Reader._of_turn,
-    "cache.lost": _Reader._of_turn,
-    "price.step": _Reader._of_turn,
-    "context.summarised": _Reader._of_turn,
-    "feedback": _Reader._of_turn,
 }
 
 

@@ -62,9 +62,7 @@ class Session:
     The session's folder (mode 0700) contains `events.jsonl`, `messages.jsonl`, `calls/`, `trees.git/` and `patch.diff`.
 
     Args:
-        folder: The session's folder.
         sinks: Receive every line of the log after it was written.
-        seq: Number of lines in the log.
     """
 
     def __init__(self, folder: Path, sinks: Sequence[Callable[[Line], None]], seq: int = 0) -> None:
@@ -78,8 +76,7 @@ class Session:
     def create(cls, state: Path, sinks: Sequence[Callable[[Line], None]], name: str | None = None) -> Session:
         """Create a session in the state folder. Its id is `name`, or a `new_id` if `name` is None.
 
-        Raises:
-            EnvironmentFault: The folder cannot be created or written.
+        Raises EnvironmentFault: The folder cannot be created or written.
         """
         name = name or new_id()
         folder = state / "sessions" / name
@@ -99,8 +96,7 @@ class Session:
 
         Its id is this session's id followed by `number`.
 
-        Raises:
-            EnvironmentFault: The folder cannot be created or written.
+        Raises EnvironmentFault: The folder cannot be created or written.
         """
         return self.create(self.folder.parent.parent, self._sinks, f"{self.id}-{number}")
 
@@ -110,11 +106,10 @@ class Session:
 
         An incomplete last line is removed from its log, and unfinished files from its folder.
 
-        Returns:
-            The session, and the lines of its log so far.
+        Returns the session, and the lines of its log so far.
 
-        Raises:
-            UsageError: There is no session, another process has it open, or its log is damaged or of another version.
+        Raises UsageError: There is no session, another process has it open, or its log is damaged or of another
+        version.
         """
         path = folder / LOG
         if not path.is_file():
@@ -130,8 +125,7 @@ class Session:
     def write(self, event: Event) -> None:
         """Append an event to the log. Sync the events that a resume depends on (`SYNCED`) to the disk.
 
-        Raises:
-            EnvironmentFault: The log cannot be written, for example because the disk is full.
+        Raises EnvironmentFault: The log cannot be written, for example because the disk is full.
         """
         line = line_of(event, self._seq + 1, self.id)
         raw = json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode()

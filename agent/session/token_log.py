@@ -38,11 +38,7 @@ def read_tokens(folder: Path) -> dict[int, TurnTokens]:
 
 
 class TokenLog:
-    """Writes the tokens of a session's turns.
-
-    Args:
-        folder: The session's folder. A session that resumes continues its file.
-    """
+    """Writes the tokens of a session's turns."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,12 +50,10 @@ class TokenLog:
     def add(self, turn: int, tokens: TurnTokens) -> tuple[int, int]:
         """Write the tokens of a turn.
 
-        Returns:
-            How many tokens of the last prompt and its answer the prompt begins with, and how many these are. A trainer
-            can use both turns as one sequence only if the numbers are equal.
+        Returns how many tokens of the last prompt and its answer the prompt begins with, and how many these
+        are. A trainer can use both turns as one sequence only if the numbers are equal.
 
-        Raises:
-            EnvironmentFault: The file cannot be written.
+        Raises EnvironmentFault: The file cannot be written.
         """
         expected = len(self._before)
         pairs = enumerate(zip(self._before, tokens.prompt, strict=False))

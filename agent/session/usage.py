@@ -14,10 +14,6 @@ def prices_of(endpoint: Endpoint, own: str | None) -> Prices | None:
 
     The first of these is used: the setting, zero for the embedded engine, the prices that the server lists,
     the known prices of a model that MiniMax itself hosts.
-
-    Args:
-        endpoint: The server.
-        own: The setting `server_price`, for a server that the user runs.
     """
     if own is not None:
         return server_price(own)
@@ -61,12 +57,7 @@ class Totals:
     _timed_seconds: float = 0.0
 
     def add(self, turn: Turn, price: float | None) -> None:
-        """Add one turn.
-
-        Args:
-            turn: The turn.
-            price: Its price; None if unknown.
-        """
+        """Add one turn."""
         usage = turn.usage
         self.turns += 1
         self.prompt = _plus(self.prompt, usage.prompt)

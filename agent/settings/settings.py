@@ -496,7 +496,7 @@ class Settings:
 
     @property
     def keys(self) -> "tuple[ServerKey, ...]":
-        """The keys that are configured, those that come first are preferred. `agent/endpoint/keys.py` chooses."""
+        """The keys that are configured, those that come first are preferred. `agent/endpoint/choice.py` chooses."""
         return self.api_key or ()
 
     def public(self) -> dict[str, object]:

@@ -11,10 +11,63 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from m3agent.agent.stall.history import CallHistory, PastCall
-from m3agent.agent.stall.observation import Action, ObservedCall, StallVerdict
-from m3agent.agent.stall.repetition import RepetitionDetector
+from m3agent.agent.stall.history import Action, CallHistory, ObservedCall, PastCall, StallVerdict
 from m3agent.agent.stall.thresholds import Thresholds
+
+FENCE = "```"
+CODE = 4
+"""Factor for the limits of repeats and characters inside a block of code, where tables and data repeat themselves."""
+
+
+class RepetitionDetector:
+    """Searches the end of a stream for repetition every `chant_step` characters, regardless of how its pieces are cut."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._thresholds = thresholds
+        self.reset()
+
+    def reset(self) -> None:
+        """Start with a new stream."""
+        self._pieces: list[str] = []
+        self._waiting = 0
+        self._tail = ""
+        self._fences = 0
+
+    def hear(self, text: str) -> int:
+        """Take a piece of the stream.
+
+        Returns how often the end of the stream occurs before it if the stream repeats itself; else 0.
+        """
+        step = self._thresholds.chant_step
+        self._pieces.append(text)
+        self._waiting += len(text)
+        if self._waiting < step:
+            return 0
+        waiting = "".join(self._pieces)
+        most = 0
+        for start in range(0, len(waiting) - step + 1, step):
+            # the first search that finds a repetition counts, even if the same piece contains more text
+            most = most or self._look(waiting[start : start + step])
+        rest = waiting[len(waiting) // step * step :]
+        self._pieces, self._waiting = [rest], len(rest)
+        return most
+
+    def _look(self, block: str) -> int:
+        limits = self._thresholds
+        self._fences += (self._tail[-2:] + block).count(FENCE)
+        self._tail = (self._tail + block)[-limits.chant_window * CODE :]
+        factor = CODE if self._fences % 2 else 1
+        text = self._tail[-limits.chant_window * factor :]
+        needle = text[-limits.chant_needle :]
+        if not needle.strip():
+            return 0
+        between = text.split(needle)[1:-1]
+        found = len(between) + 1
+        if found < limits.chant_repeats * factor or len(set(between)) > limits.chant_variants:
+            return 0
+        stretch = text.rfind(needle) - text.find(needle)
+        return found if stretch >= limits.chant_shortest * factor else 0
+
 
 ADVICE = {
     "tell": "Repeating this will not help: use the results above and do something different.",
@@ -28,7 +81,6 @@ class Hit:
     """A rule that has reached its limit."""
 
     rule: str
-    """Name of the rule."""
     count: int
     """Count of the rule, in its own unit."""
     members: tuple[str, ...]
@@ -36,7 +88,6 @@ class Hit:
     patience: int
     """Turns in which the loop may continue before the next step."""
     text: str
-    """What happened, in words."""
 
 
 @dataclass
@@ -87,9 +138,6 @@ class StallDetector:
         """Take one answer; return a verdict if the run is in a loop.
 
         Args:
-            reasoning: The answer's reasoning.
-            text: The answer's text.
-            calls: Number of its calls.
             finish: Why it ended: stop, tool_calls, length or content_filter.
         """
         self._turn += 1
@@ -138,13 +186,8 @@ class StallDetector:
             what = f"the last {history.since_fresh} calls showed nothing new"
             members = tuple(each.key for each in steps[-history.since_fresh :])
             yield Hit("nothing-new", history.since_fresh, members, limits.soft_patience, what)
-        if (
-            limits.rereads
-            and not history.opening
-            and step.read
-            and not step.unread
-            and history.rereads >= limits.rereads
-        ):
+        again = step.read and not step.unread and history.rereads >= limits.rereads
+        if limits.rereads and not history.opening and again:
             what = f"{history.rereads} reads showed only unchanged lines that had been read before"
             members = tuple(each.key for each in steps if each.read and not each.unread)
             yield Hit("re-reading", history.rereads, members, limits.soft_patience, what)
@@ -239,7 +282,6 @@ class StallDetector:
         read a note.
 
         Args:
-            hits: What the rules found.
             each: Return a verdict every time, also within one turn.
         """
         found = list(hits)

@@ -1,15 +1,155 @@
-"""Keep the history of calls that the rules of the stall detector use."""
+"""Keep the history of calls that the rules of the stall detector use, with results that differ only in noise made equal."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections import deque
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from m3agent.agent.stall.normalise import OMITTED, call_key, error_class, hashed, normal, says_failed
-from m3agent.agent.stall.observation import ObservedCall
 from m3agent.agent.stall.thresholds import Thresholds
+from m3agent.serving.client.messages import ToolCall
+from m3agent.tools.base import ESCAPES, ToolResult
 from m3agent.tools.registry import traits_of, understood
+
+
+@dataclass(frozen=True)
+class ObservedCall:
+    """One finished call."""
+
+    name: str
+    arguments: dict[str, Any] | None
+    """Arguments of the call; None if they were not a JSON object."""
+    content: str
+    """The result as the model reads it."""
+    digest: str
+    is_error: bool
+    exit_code: int | None
+    """Exit status of the command; None without one."""
+    tree: str
+    """State of the work tree after the call; empty if unknown."""
+    failing: frozenset[str] | None = None
+    """Ids that failed or errored in a test run; None for calls that ran no tests."""
+    running: bool = False
+    """Whether a process is still running, so that a repeated call makes sense."""
+    infrastructure: bool = False
+    """Whether the sandbox or a server caused the result; the detector ignores such calls."""
+
+
+def as_seen(call: ToolCall, result: ToolResult, content: str, tree: str) -> ObservedCall:
+    """Return a finished call as input of the stall detector.
+
+    Args:
+        content: The result as the model reads it.
+    """
+    data = result.data
+    return ObservedCall(
+        name=call.name,
+        arguments=call.arguments,
+        content=content,
+        digest=result.digest,
+        is_error=result.is_error,
+        exit_code=result.exit_code,
+        tree=tree,
+        failing=frozenset([*data["failed"], *data["errored"]]) if "passed" in data else None,
+    )
+
+
+Action = Literal["tell", "force", "stop"]
+
+
+@dataclass(frozen=True)
+class StallVerdict:
+    """What to do about a loop."""
+
+    action: Action
+    """`tell` puts `text` into the next tool result. `force` demands a different move there; the caller adds the state
+    of the tests and the diff. `stop` ends the run with `text` as its reason."""
+    rule: str
+    """Name of the rule that found the loop."""
+    count: int
+    """Count of the rule, in its own unit."""
+    text: str
+    """The note to the model, or the reason for the end."""
+
+
+SPINNER = re.compile("[\u2800-\u28ff]")
+TEMPORARY = re.compile(r"/(?:var/)?tmp/[^\s'\":,;)\]]+")
+PROCESS = re.compile(r"(pid|PID|[Pp]rocess)([ =:#]+)\d+")
+VOLATILE = re.compile(
+    r"""\b(?:
+    (?P<uuid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b)
+    |(?P<hex>0x[0-9a-fA-F]+\b
+      # a hash: letters and digits, so that neither words nor numbers are taken for one
+      |(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}\b)
+    |(?P<time>\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?
+      |\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?\b(?!:)
+      |(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?[ ])?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[ ]+\d{1,2}(?=[ ]))
+    |(?P<duration>\d+(?:\.\d+)?[ ]?(?:ns|[uµ]s|ms|s|secs?|seconds?|minutes?|mins?)\b)
+    )""",
+    re.VERBOSE,
+)
+COUNTED = r"passed|failed|failures?|errors?|warnings?|skipped|tests?|problems?|issues?|matches|files?|left|remaining"
+NUMBER = re.compile(rf"(?<!\d)\d++(?![ ](?:{COUNTED})\b)", re.IGNORECASE)
+"""Numbers, except those that count remaining work: fewer errors than before is progress."""
+ERROR_LINE = re.compile(
+    r"(?:\b\w*(?:Error|Exception)\b|\berror\b ?[:\[]|\bfatal\b|\bnot found\b|\bNo such file\b|\bcannot\b|"
+    r"\bcommand not found\b|\bPermission denied\b|\bcould not\b|\bunable to\b|\brefused\b|\bE\d{3} )",
+    re.IGNORECASE,
+)
+SAYS_LITTLE = re.compile(r"AssertionError|^Traceback|^E +assert")
+"""Lines that do not identify an error: a failed assertion says that the code is still wrong, not which mistake it is."""
+OMITTED = re.compile(r"^\[\.\.\. .* omitted \.\.\.\]$", re.MULTILINE)
+
+
+def normal(text: str, *, fold_digits: bool) -> str:
+    """Return the text without the parts that change from run to run.
+
+    Args:
+        fold_digits: Replace numbers as well. Use it for failures only: in the output of a success, a number that
+            changes is progress.
+    """
+    text = ESCAPES.sub("", text).replace("\r\n", "\n")
+    text = SPINNER.sub("", text)
+    text = TEMPORARY.sub("<tmp>", text)
+    text = VOLATILE.sub(lambda match: f"<{match.lastgroup}>", text)
+    text = PROCESS.sub(r"\1\2<pid>", text)
+    if fold_digits:
+        text = NUMBER.sub("#", text)
+    # after carriage returns, keep what a terminal shows in the end
+    lines = (line.rstrip().rpartition("\r")[2].rstrip() for line in text.split("\n"))
+    return "\n".join(lines).strip()
+
+
+def says_failed(content: str) -> bool:
+    """Return whether an output reads like a failure; used for commands with unknown exit status."""
+    return ERROR_LINE.search(content) is not None
+
+
+def error_class(text: str) -> str:
+    """Return the class of error in a normalised failure: its first two distinct lines that name an error, or empty."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if ERROR_LINE.search(line) and not SAYS_LITTLE.search(line) and line.strip() not in lines:
+            lines.append(line.strip())
+            if len(lines) == 2:
+                break
+    return "\n".join(lines)
+
+
+def call_key(name: str, arguments: dict[str, Any] | None) -> str:
+    """Return the identity of a call: its tool and arguments, regardless of their order and surrounding whitespace."""
+    folded = {
+        key: value.strip() if isinstance(value, str) else value for key, value in (arguments or {}).items()
+    }
+    return hashed(json.dumps([name, arguments is None, folded], sort_keys=True))
+
+
+def hashed(text: str) -> str:
+    """Return the SHA-256 of a text, in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -21,7 +161,6 @@ class PastCall:
     turn: int
     """The turn that made the call."""
     name: str
-    """Name of the tool."""
     call: str
     """Identity of the call."""
     result: str
@@ -29,7 +168,6 @@ class PastCall:
     error: str
     """Class of the error; empty if the call did not fail."""
     failed: bool
-    """Whether the call failed."""
     tree: str
     """State of the work tree after the call; empty if unknown."""
     changed: bool
@@ -93,14 +231,9 @@ class CallHistory:
     def add(self, seen: ObservedCall, turn: int) -> tuple[PastCall | None, str | None]:
         """Add a finished call.
 
-        Args:
-            seen: The call.
-            turn: Number of the turn that made it.
-
-        Returns:
-            The step, and the key of the last equal call if the result has changed since then. The step is None if the
-            same turn already made the call with the same result: the model makes all calls of a turn before it sees
-            any result.
+        Returns the step, and the key of the last equal call if the result has changed since then. The step is
+        None if the same turn already made the call with the same result: the model makes all calls of a turn
+        before it sees any result.
         """
         bad = failed(seen)
         kind = traits_of(seen.name).kind
@@ -116,17 +249,14 @@ class CallHistory:
                 self._trees.add(seen.tree)
             return None, None
         self._number += 1
-        edited = kind == "edit" and not bad
-        changed = seen.tree != self.tree if seen.tree and self.tree else edited
+        changed = self._changes(seen, edited=kind == "edit" and not bad)
         new_state = changed and (seen.tree not in self._trees if seen.tree else result not in self._results)
         unread = self._unread(seen) if kind == "read" and not bad else 0
         # repeating a call after a change of the work tree is a check, and a call that leads to a new state is progress
         check = seen.failing is not None or not (bad or kind == "edit")
         checked = before is not None and check and (new_state or self.changed_since(before.number))
-        if before is None or replaced or checked or seen.running:
-            times: tuple[int, ...] = (self._number,)
-        else:
-            times = (*before.times, self._number)[-self._longest :]
+        anew = before is None or replaced or checked or seen.running
+        earlier = () if before is None or anew else before.times
         error = error_class(text) if bad and seen.failing is None else ""
         # a short result such as "exit code: 0" is not new in itself, but it may be new for this command
         terse = "\n" not in text and not error
@@ -144,13 +274,16 @@ class CallHistory:
             fresh=fresh,
             read=kind == "read",
             unread=unread,
-            times=times,
+            times=(*earlier, self._number)[-self._longest :],
         )
         self._count(step, seen)
         self._results.add(result)
         self._last[call] = step
         self.steps.append(step)
         return step, replaced
+
+    def _changes(self, seen: ObservedCall, *, edited: bool) -> bool:
+        return seen.tree != self.tree if seen.tree and self.tree else edited
 
     def changed_since(self, number: int) -> bool:
         """Return whether a call after the call `number` changed the work tree."""

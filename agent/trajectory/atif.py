@@ -12,8 +12,8 @@ from m3agent.agent.session import log_reader as log
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.messages import Message
 from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord
-from m3agent.agent.trajectory.clean import clean
 from m3agent.agent.trajectory.history import (
+    clean,
     clean_first,
     issue_text,
     offered,
@@ -40,10 +40,8 @@ def to_atif(
     """Return the trajectory as JSON values. It is valid for every log. docs/trajectories.md describes its fields.
 
     Args:
-        record: The session's record.
         messages: The session's messages, if they were kept. They are used only if their digest matches the log. The
             first two steps then contain the system message and the repository.
-        tokens: The tokens of each turn, if they were kept.
     """
     kept = proven(record, messages)
     # after a summary, the kept messages behind the first ones differ from those of earlier requests

@@ -1,21 +1,48 @@
-"""Return the messages of a session: the kept messages if they match the log, or messages rebuilt from the log."""
+"""Return the messages of a session: the kept messages if they match the log, or messages rebuilt from the log.
+
+Secrets, and values that a strict JSON parser rejects, are replaced before data leaves the machine.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from m3agent import __version__
 from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.context.output import redact_text
+from m3agent.agent.context.secrets import redact
 from m3agent.agent.loop.prompt import SYSTEM
 from m3agent.agent.session import log_reader as log
 from m3agent.agent.session.messages import Digest, Message
 from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord
-from m3agent.agent.trajectory.clean import clean, clean_text
 from m3agent.serving.client.messages import NO_ANSWER, reasoning_of
 from m3agent.tools.registry import own_schemas
+
+DEEPEST = 64
+"""Levels of nesting that are kept: far more than a call's arguments have, far fewer than overflow a parser's stack."""
+
+
+def clean(value: Any, depth: int = 0) -> Any:
+    """Copy a JSON value: markers replace secrets, escapes replace lone surrogates, strings replace NaN and infinity."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if depth >= DEEPEST:
+        return f"[nested more than {DEEPEST} levels deep]"
+    if isinstance(value, dict):
+        return {clean_text(str(key)): clean(item, depth + 1) for key, item in value.items()}
+    return [clean(item, depth + 1) for item in value]
+
+
+def clean_text(text: str) -> str:
+    """Return a text that UTF-8 can encode, with secrets replaced."""
+    return redact(text.encode("utf-8", "backslashreplace").decode(), "").text
 
 
 def proven(record: SessionRecord, messages: Sequence[Message] | None) -> Sequence[Message] | None:

@@ -10,21 +10,26 @@ from m3agent import __version__
 from m3agent.agent.session import log_reader as log
 from m3agent.agent.session.messages import Message
 from m3agent.agent.session.record import SessionRecord
-from m3agent.agent.trajectory.clean import clean, clean_text
-from m3agent.agent.trajectory.history import clean_first, logged_messages, offered, proven, sent_messages
+from m3agent.agent.trajectory.history import (
+    clean,
+    clean_first,
+    clean_text,
+    logged_messages,
+    offered,
+    proven,
+    sent_messages,
+)
 
 
 def to_sft(record: SessionRecord, messages: Sequence[Message] | None = None) -> dict[str, Any] | None:
     """Return one training example. docs/trajectories.md describes its columns.
 
     Args:
-        record: The session's record.
         messages: The session's messages, if they were kept. They are used only if their digest matches the log. The
             example then contains the repository.
 
-    Returns:
-        `messages`, `tools` (JSON text) and their origin; None if the session is not verified or its conversation is
-        incomplete.
+    Returns `messages`, `tools` (JSON text) and their origin; None if the session is not verified or its
+    conversation is incomplete.
     """
     verified = record.ended.get("status") == "verified" and record.verdict.get("verdict") == "verified"
     if not verified or not record.is_whole:

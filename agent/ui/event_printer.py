@@ -17,7 +17,7 @@ from rich.text import Text
 
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.report import text, words
-from m3agent.agent.report.step import step_outcome, step_title
+from m3agent.agent.report.words import step_outcome, step_title
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.ui import closing
 from m3agent.agent.ui.display import LiveView

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from m3agent.agent.loop import turn_events
 from m3agent.agent.report import text, words
-from m3agent.agent.report.step import step_title
+from m3agent.agent.report.words import step_title
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.ui.closing import Facts

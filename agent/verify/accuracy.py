@@ -32,7 +32,6 @@ class Trial(BaseModel):
     """Whether the patch is right."""
     verdict: str
     rule: str
-    """The name of the rule that decided."""
     reason: str
     seconds: float
     """Wall time of the verification."""
@@ -50,7 +49,6 @@ class Measured(BaseModel):
     silent: tuple[str, ...] = ()
     """Ids of the commits whose tests do not show that they fix something."""
     version: str = __version__
-    """Version of m3agent."""
 
     @property
     def commits(self) -> set[str]:
@@ -86,7 +84,6 @@ def path_of(state: Path, repository: Path) -> Path:
     """Return the file with the trials of a repository.
 
     Args:
-        state: The state folder.
         repository: The folder of its git data, which its work trees share.
     """
     name = hashlib.sha256(str(repository.resolve()).encode(errors="surrogateescape")).hexdigest()[:16]
@@ -104,11 +101,7 @@ def read(path: Path) -> Measured:
 
 
 def write(path: Path, measured: Measured) -> None:
-    """Replace a file.
-
-    Raises:
-        OSError: The state folder cannot be written.
-    """
+    """Replace a file. Raises OSError: The state folder cannot be written."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_file(str(path), measured.model_dump_json().encode())
 

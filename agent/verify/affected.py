@@ -62,7 +62,6 @@ def affected_code(changes: Contents, collected: Collection[str] = ()) -> Affecte
     """Find the code that a test has to execute on the base tree so that a patch can influence it.
 
     Args:
-        changes: The contents on the base tree and on the new tree. Test files are not among them.
         collected: Paths of files in which the base tree's runner found tests. Their prose and docstrings are tests.
     """
     found: dict[str, _Comparison] = {}

@@ -31,7 +31,6 @@ def may_change_comparisons(changes: Contents, *, classes: bool = True) -> bool:
     """Return whether a patch may change how values compare: it adds a class, or changes a comparison method.
 
     Args:
-        changes: What the patch changes.
         classes: Count each new class. Otherwise only those whose code has something that decides a comparison.
     """
     return any(

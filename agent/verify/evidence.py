@@ -8,9 +8,9 @@ from functools import cached_property
 
 from m3agent.agent.verify.flaky import containers, members, without
 from m3agent.agent.verify.inverted_runs import CopiesSeen
+from m3agent.agent.verify.pair import NO_REPEATS, Repeats
 from m3agent.agent.verify.review import Finding
 from m3agent.agent.verify.scope import Scope
-from m3agent.agent.verify.stability import NO_REPEATS, Repeats
 from m3agent.agent.verify.tree_runs import MadeRun
 from m3agent.tools.runners.suites import file_of, is_named, without_suite
 from m3agent.tools.test_report import EMPTY, TestReport
@@ -91,7 +91,6 @@ class Evidence:
     new_tree: str = ""
     """Git tree id of the new code with the old tests and the new test files."""
     paths: Sequence[str] = ()
-    """Paths that the patch changes."""
     added: Collection[str] = ()
     """Paths of the test files that the patch adds."""
     surroundings: Sequence[str] = ()
@@ -118,9 +117,7 @@ class Evidence:
     """Lines of fixed tests that also pass with a similar value or cannot be tried with one, if the patch changes how values
     compare, and lines of the patch that decide what the fixed tests expect."""
     repeats: Repeats = NO_REPEATS
-    """The further runs of the tests near the change."""
     findings: tuple[Finding, ...] = ()
-    """Lines of the patch that a person must read."""
     related: frozenset[str] = frozenset()
     """Tests that the issue is about, and that stay red although the patch's own tests show a fix."""
     other_python: tuple[str, str] | None = None
@@ -130,7 +127,6 @@ class Evidence:
     left_out: tuple[str, ...] = ()
     """Names of the suites that did not run, because the patch does not affect them."""
     runs: tuple[MadeRun, ...] = ()
-    """All test runs."""
 
     @cached_property
     def stating(self) -> frozenset[str]:

@@ -52,7 +52,6 @@ class Feedback:
     kinds: tuple[FeedbackKind, ...]
     """What the verdict found, the most important first."""
     text: str
-    """The message."""
     tests: tuple[str, ...]
     """Ids of the red tests that the verdict rests on."""
 
@@ -63,10 +62,7 @@ def feedback_on(
     """Return the message for a verdict; None if the model cannot do anything about it.
 
     Args:
-        evidence: A verification whose verdict is not `verified`.
         number: Number of this message in the session, from 1.
-        most: Most messages of this kind in a session.
-        only_tests: Whether the patch changes only files of tests.
     """
     parts = _parts(evidence)
     if only_tests and "no_red_test" in parts:
@@ -140,12 +136,7 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
 
 
 def refused_change(error: PathEscapes, number: int, most: int) -> Feedback:
-    """Return the message for a change that may not be handed over.
-
-    Args:
-        error: Says what is refused.
-        number, most: As for `feedback_on`.
-    """
+    """Return the message for a change that may not be handed over."""
     text = (
         f"Your change is not accepted (message {number} of at most {most}): {error}.\n\n"
         "Undo this part of the change. Run the tests, and answer without a tool call when you are done."
@@ -180,10 +171,7 @@ def weakened_tests(
     """Return the tests that a patch weakened, each with how, as `tests/test_a.py::test_b was deleted`.
 
     Args:
-        workspace: Holds the trees.
         named: The tests that earlier verdicts named red, each with the id of its tree.
-        tree: Tree id of the patch.
-        evidence: The verification of the patch.
     """
     if not named:
         return []

@@ -3,13 +3,13 @@
 A verdict compares two runs, and a flaky test can differ between them by chance. The tests that decide the verdict
 therefore run again. Only they run, with the other tests of their classes and their other parameters. They run three
 times unless set otherwise, on both trees, each time in a fresh sandbox. If the patch would be verified, the new tree's runs
-are those of `m3agent.agent.verify.stability`, and the old tree runs twice. On each tree:
+are those of `m3agent.agent.verify.pair`, and the old tree runs twice. On each tree:
 
 - If the reruns disagree about a test, the test is flaky.
 - If the reruns agree with each other but not with the run of the whole suite, the test is flaky or depends on the tests
   that run before it. The whole suite then runs once more. If the outcome is the same as in the first run, the test
   depends on other tests and the first outcome stands. If not, the test is flaky. But a fixed test that is red in all runs of
-  `m3agent.agent.verify.stability` shows no fix.
+  `m3agent.agent.verify.pair` shows no fix.
 
 With three reruns, a test that fails every other time looks stable on one tree in 1 of 5 cases, on both in 1 of 28.
 

@@ -15,11 +15,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.evidence import NOT_RUN, Evidence
-from m3agent.agent.verify.expectations import changed_expectations
 from m3agent.agent.verify.inverted_runs import SECONDS, CopiesSeen, copies_of, joined_copies, run_copies
-from m3agent.agent.verify.pair import FREE_SECONDS, OWN_TESTS, Pair, targets_of
+from m3agent.agent.verify.pair import (
+    FREE_SECONDS,
+    NO_REPEATS,
+    OWN_TESTS,
+    SANDBOXES,
+    Pair,
+    Repeats,
+    compare,
+    repeat,
+    targets_of,
+)
 from m3agent.agent.verify.patched_files import PatchedFiles
 from m3agent.agent.verify.related import files_of_tests_near, related_tests
 from m3agent.agent.verify.review import (
@@ -30,8 +38,7 @@ from m3agent.agent.verify.review import (
     findings_of,
 )
 from m3agent.agent.verify.rules import could_decide
-from m3agent.agent.verify.stability import NO_REPEATS, SANDBOXES, Repeats, compare, repeat
-from m3agent.agent.verify.suite import SuiteRun, run_suite
+from m3agent.agent.verify.scope import SuiteRun, run_suite
 from m3agent.agent.verify.touched import suites_to_run
 from m3agent.agent.verify.tree_runs import BASELINE, MadeRun, TreeRuns
 from m3agent.agent.verify.trees import (
@@ -41,7 +48,13 @@ from m3agent.agent.verify.trees import (
     trees_with_new_tests,
     with_changed_tests,
 )
-from m3agent.agent.verify.weaker_tests import changed_as_delivered, lessened, not_run
+from m3agent.agent.verify.weaker_tests import (
+    changed_as_delivered,
+    changed_expectations,
+    changed_tests,
+    lessened,
+    not_run,
+)
 from m3agent.sandbox.declared.accepted_pythons import minor_of
 from m3agent.sandbox.declared.declared import read_required_pythons
 from m3agent.sandbox.images.environment import files_of
@@ -85,8 +98,7 @@ class Work:
 async def gather(work: Work) -> Evidence:
     """Gather the evidence about a patch. Only the suites run that it affects.
 
-    Raises:
-        SandboxError: A sandbox failed, so nothing is known about the patch.
+    Raises SandboxError: A sandbox failed, so nothing is known about the patch.
     """
     workspace, patch, runs, baseline = work.workspace, work.patch, work.runs, work.baseline
     suites = runs.suites or await asyncio.to_thread(suites_of, workspace.store, patch.base)
@@ -271,8 +283,6 @@ class _Again:
         """Add which tests are flaky, and what further runs show if they could change the verdict.
 
         Args:
-            evidence: What is known.
-            tree: Git tree id of the new code with the tests that show a fix.
             search: Returns the flaky tests. It gets the further runs if they begin at the same time.
         """
         seem_fixed = evidence.fixed
@@ -345,9 +355,6 @@ def _with_reading(
     """Add what only a reader of the files can say now that the tests ran.
 
     Args:
-        evidence: What is known.
-        work: The patch.
-        suites: The suites that ran.
         elsewhere: Ids of the red tests of the base tree in suites that did not run, as far as they are known.
     """
     workspace, base, files = work.workspace, work.patch.base, work.files
@@ -397,13 +404,7 @@ class _CopyRuns:
         self._number = itertools.count(1)
 
     def begin(self, tree: str, fixed: Collection[str], added: Collection[str]) -> asyncio.Task[CopiesSeen]:
-        """Run copies of tests that are fixed, or seem to be while others still run.
-
-        Args:
-            tree: Git tree id of the new code with the fixed tests.
-            fixed: Ids of the fixed tests.
-            added: Paths of files with tests that the patch adds.
-        """
+        """Run copies of tests that are fixed, or seem to be while others still run."""
         own = frozenset(map(file_of, fixed)) & {*added}
         key = tree, frozenset(fixed), own
         if key not in self._begun:
@@ -442,12 +443,7 @@ async def _nothing() -> None:
 
 
 def _added_tests(files: PatchedFiles, added: Sequence[str]) -> Selection:
-    """Return the tests in the test files that a patch adds.
-
-    Args:
-        files: The files of the patch.
-        added: Paths of all files that the patch adds to the tests, also of those without tests.
-    """
+    """Return the tests in the test files that a patch adds."""
     modules = [path for path in added if files.tests.has_tests(path)]
     others = [path for path in added if path.endswith(".py") and path not in modules]
     if others and any(b"python_files" in (files.old(path) or b"") for path in CONFIGURATION):
@@ -460,8 +456,7 @@ def _changed_tests(files: PatchedFiles, runs: TreeRuns, reruns: int) -> Pair | N
 
     A changed file without tests of its own, such as conftest.py or a file with data, may affect every test.
 
-    Returns:
-        None if there are no such tests.
+    Returns None if there are no such tests.
     """
     trees = trees_with_new_tests(files)
     if trees is None:

@@ -91,9 +91,6 @@ class CopiesSeen:
 
         An honest test may find out where its values are. But if it does, and the patch has code that may find the names and the
         values of tests, the test counts for nothing.
-
-        Args:
-            review: Lines of the patch that a person must read.
         """
         if not review:
             return self.signs
@@ -101,11 +98,7 @@ class CopiesSeen:
         return (*self.signs, *(f"{line.path}:{line.line} {line.what}" for line in self.lines), *red)
 
     def to_read(self, changes: Callable[[], Contents]) -> tuple[Finding, ...]:
-        """Return the lines that a person must read: none if the patch changes no comparison.
-
-        Args:
-            changes: Returns the old and the new content of the files that the patch changes.
-        """
+        """Return the lines that a person must read: none if the patch changes no comparison."""
         if not self.lines and not self.without:
             return ()
         changed = changes()
@@ -127,23 +120,13 @@ def copies_of(
     """Make the variants of tests.
 
     Args:
-        store: Holds the tree.
-        tree: Git tree id.
         idents: Ids of the tests, such as `tests/test_calc.py::TestSum::test_add[1-2]`.
-        random: Chooses tests and values; by default the system's.
 
-    Returns:
-        None if there is no variant.
+    Returns None if there is no variant.
     """
     random = random or SystemRandom()
     entries = {entry.path: entry for entry in store.list_tree(tree)}
-    by_test: dict[tuple[str, str], list[str]] = {}
-    for ident in sorted(map(without_suite, idents)):
-        path, _, inner = ident.partition("::")
-        if path in entries and path.endswith(".py") and inner:
-            by_test.setdefault((path, inner.partition("[")[0]), []).append(ident)
-    chosen = random.sample(sorted(by_test), min(len(by_test), MOST_TESTS))
-    one_of = {test: random.choice(by_test[test]) for test in chosen}  # with one of its parameters
+    chosen = _chosen(entries, idents, random)
     token = f"_{secrets.token_hex(6)}"
     texts = defaultdict[tuple[Kind, Way], dict[str, bytes | None]](dict)
     inversions = defaultdict[tuple[Kind, Way], dict[str, Inversion]](dict)
@@ -152,8 +135,7 @@ def copies_of(
     def read(path: str) -> TestSource:
         return TestSource(path, store.get_blob(entries[path].sha), random, token)
 
-    for path in sorted({path for path, _ in chosen}):
-        tests = {name: ident for (each, name), ident in one_of.items() if each == path}
+    for path, tests in sorted(chosen.items()):
         source = read(path)
         of_helpers = [read(helper) for helper in _helpers(store, tree, entries, source)]
         for way, (text, made) in zip(WAYS, source.inverted(tests), strict=False):
@@ -171,7 +153,20 @@ def copies_of(
     if not without and all(copy.kind == "hidden" for copy in copies):
         return None
     copies.append(Copy(Variant({}, helpers(token)), "unchanged"))
-    return Copies(frozenset(one_of.values()), token, tuple(copies), tuple(without), places)
+    return Copies(frozenset(places), token, tuple(copies), tuple(without), places)
+
+
+def _chosen(entries: Collection[str], idents: Collection[str], random: Random) -> dict[str, dict[str, str]]:
+    """Return by file the tests whose variants run, by name, each with the id of one of its parameters."""
+    by_test: dict[tuple[str, str], list[str]] = {}
+    for ident in sorted(map(without_suite, idents)):
+        path, _, inner = ident.partition("::")
+        if path in entries and path.endswith(".py") and inner:
+            by_test.setdefault((path, inner.partition("[")[0]), []).append(ident)
+    chosen = defaultdict[str, dict[str, str]](dict)
+    for path, name in random.sample(sorted(by_test), min(len(by_test), MOST_TESTS)):
+        chosen[path][name] = random.choice(by_test[path, name])
+    return chosen
 
 
 def _helpers(
@@ -202,8 +197,6 @@ async def run_copies(
     a person must read the line: honest comparisons may allow a difference, on purpose or by mistake.
 
     Args:
-        copies: The variants.
-        run: Runs the tests.
         with_hidden: Whether it matters if tests pass with hidden values: not if no line of the patch needs a review.
         with_unchanged: Whether the unchanged tests run in the first round too, to see whether they pass in a process of their own.
             That matters only if the patch has code that decides a comparison.

@@ -94,7 +94,6 @@ class Inversion:
     """An assertion that must not pass as it is changed."""
 
     path: str
-    """Path of its file."""
     line: int
     """Its line number, from 1."""
     text: str
@@ -109,9 +108,6 @@ class TestSource:
     """A test file, of which variants are made.
 
     Args:
-        path: Its path.
-        source: The file. It has no variants if it cannot be read.
-        random: Chooses other values, and assertions.
         token: Begins the names of the functions that the variants call, which no code can know.
     """
 
@@ -146,8 +142,7 @@ class TestSource:
         Args:
             tests: Names of the tests, such as `test_add` or `TestSum::test_add`.
 
-        Returns:
-            For each variant the source, and the inversions by the name of the test.
+        Returns for each variant the source, and the inversions by the name of the test.
         """
         edits: tuple[list[Edit], list[Edit]] = [], []
         inversions: tuple[dict[str, Inversion], dict[str, Inversion]] = {}, {}
@@ -165,11 +160,7 @@ class TestSource:
     def expected_to_fail(self, way: Way) -> bytes | None:
         """Return a variant in which each assertion must fail with another value, and the tests must pass.
 
-        Args:
-            way: How the other values are made.
-
-        Returns:
-            None if no assertion compares, or none can get another value.
+        Returns None if no assertion compares, or none can get another value.
         """
         edits: list[Edit] = []
         for statement in self._statements():
@@ -190,7 +181,6 @@ class TestSource:
         """Yield, of each test that may compare where no variant inverts it, the first such line.
 
         Args:
-            tests: As for `inverted`.
             helpers: Names of functions whose assertions are expected to fail as well.
         """
         helpers = {*helpers, *self.functions}

@@ -19,7 +19,6 @@ class PatchedFiles:
     """The files of a patch, in two versions."""
 
     workspace: Workspace
-    """Holds the trees."""
     patch: Patch
 
     @cached_property

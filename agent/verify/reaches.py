@@ -12,13 +12,12 @@ import re
 import tokenize
 import unicodedata
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify import insides
 from m3agent.agent.verify.comparisons import always_the_same
-from m3agent.agent.verify.folding import DECODERS
 from m3agent.agent.verify.python_file import (
     Definition,
     Function,
@@ -28,7 +27,7 @@ from m3agent.agent.verify.python_file import (
     nodes_in,
     parsed,
 )
-from m3agent.agent.verify.syntax import Syntax, member
+from m3agent.agent.verify.syntax import DECODERS, Syntax, member
 from m3agent.util.python_ast import parse
 
 MOST_SOURCE = 4 << 20
@@ -59,8 +58,6 @@ def reaches(path: str, source: bytes, *, in_tests: bool) -> list[Reach]:
     """Return the places of a Python file that reach for the insides.
 
     Args:
-        path: Path of the file in the repository.
-        source: Its content.
         in_tests: Whether the file belongs to the tests. Then only `insides.IN_TESTS` counts.
     """
     found: list[Reach] = []
@@ -316,8 +313,7 @@ class _Reader(Syntax):
                 self._add(node, "sys.modules", insides.IMPORTS)
 
     def _module_read(self, node: ast.expr, key: ast.expr) -> None:
-        text = self.folder.value(key)
-        if isinstance(text, str):
+        if (text := self.text(key)) is not None:
             if text == "__main__" or re.search(r"(?:^|[._])tests?(?:$|[._])", text):
                 self._add(node, f"sys.modules[{text!r}]", insides.IN_RUNNER)
         elif not (isinstance(key, ast.Name) and key.id == "__name__") and not (
@@ -343,8 +339,7 @@ class _Reader(Syntax):
         called = node.func.id if isinstance(node.func, ast.Name) else method
         given = node.args
         if self.imports(node) and given:
-            text = self.folder.value(given[0])
-            if not isinstance(text, str):
+            if (text := self.text(given[0])) is None:
                 self._add(node, "import_module", insides.BY_NAME)
             else:
                 self._imported(node, text)
@@ -353,18 +348,23 @@ class _Reader(Syntax):
         if not full.isdisjoint(insides.MAKERS):
             self._add(node, min(full), insides.FUNCTIONS)
         if called in ASSIGNERS and not method and len(given) > 1:
-            text = self.folder.value(given[1])
-            self._replaced(node, self.names(given[0]), text if isinstance(text, str) else "*")
-            if text in CLASS_NAMES:
-                self._add(node, str(text), insides.CLASS)
-            if isinstance(text, str) and len(given) > 2:
-                self._defined(node, text, given[2])
+            self._assigned(node, given[0], self.text(given[1]), given[2:])
         if early and not full.isdisjoint(insides.STARTERS):
             self._add(node, min(full), insides.AT_IMPORT)
         if early and (self._opens_to_write(node) or method in insides.WRITERS):
             self._add(node, called, insides.WRITES)
         if given:
             self._decoded(node, called, given[0])
+
+    def _assigned(
+        self, node: ast.Call, owner: ast.expr, name: str | None, values: Sequence[ast.expr]
+    ) -> None:
+        """Read a call of `setattr` or `delattr`."""
+        self._replaced(node, self.names(owner), "*" if name is None else name)
+        if name in CLASS_NAMES:
+            self._add(node, str(name), insides.CLASS)
+        if name is not None and values:
+            self._defined(node, name, values[0])
 
     def _decoded(self, node: ast.Call, called: str, first: ast.expr) -> None:
         """Read a call that may decode a text or code."""
@@ -381,9 +381,7 @@ class _Reader(Syntax):
         if not (isinstance(node.func, ast.Name) and node.func.id == "open"):
             return False
         modes = [*node.args[1:2], *(each.value for each in node.keywords if each.arg == "mode")]
-        return any(
-            isinstance(mode := self.folder.value(one), str) and set(mode) & set("wax+") for one in modes
-        )
+        return any(set(self.text(mode) or "") & set("wax+") for mode in modes)
 
     def _text(self, node: ast.Constant, text: str) -> None:
         parent = self.parents.get(id(node))

@@ -23,12 +23,6 @@ def related_tests(workspace: Workspace, tree: str, issue: str, idents: Collectio
 
     The issue names the test or its file; or it names code that the test uses: any word for what the test's file imports,
     otherwise a word that looks like code. An issue without a word is about all tests, and without an issue there are none.
-
-    Args:
-        workspace: Holds the tree.
-        tree: Git tree id of the tests.
-        issue: Text of the issue.
-        idents: Ids of the tests to consider.
     """
     words = set(_NAME.findall(issue))
     if not words:
@@ -83,22 +77,23 @@ def files_of_tests_near(workspace: Workspace, tree: str, changed: Collection[str
     code = (PurePosixPath(path) for path in changed if not rules.is_test(path))
     others = {path for path in code if path.suffix in CODE - {".py"}}
     folders, stems = {str(path.parent) for path in others}, {_stem(path) for path in others} - {""}
-    found = set()
-    for path, entry in workspace.entries(tree).items():
+    starts = tuple(f"{module}." for module in modules)
+
+    def is_near(path: str, sha: str) -> bool:
         pure = PurePosixPath(path)
         if pure.suffix != ".py":
-            if others and rules.has_tests(path) and (str(pure.parent) in folders or _stem(pure) in stems):
-                found.add(path)
-        elif is_test_module(path) and (
-            {pure.stem.removeprefix("test_"), pure.stem.removesuffix("_test")} & names
-            or any(
-                f"{name}.".startswith(f"{module}.")
-                for name in _imported(workspace.store.get_blob(entry.sha))
-                for module in modules
+            return (
+                bool(others)
+                and rules.has_tests(path)
+                and (str(pure.parent) in folders or _stem(pure) in stems)
             )
-        ):
-            found.add(path)
-    return found
+        if not is_test_module(path):
+            return False
+        bare = {pure.stem.removeprefix("test_"), pure.stem.removesuffix("_test")}
+        imported = _imported(workspace.store.get_blob(sha)) if bare.isdisjoint(names) else ()
+        return not bare.isdisjoint(names) or any(f"{name}.".startswith(starts) for name in imported)
+
+    return {path for path, entry in workspace.entries(tree).items() if is_near(path, entry.sha)}
 
 
 def _stem(path: PurePosixPath) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from m3agent.agent.verify.evidence import Evidence
-from m3agent.agent.verify.stability import COMPARED_RUNS
+from m3agent.agent.verify.pair import COMPARED_RUNS
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.test_report import missing_host
 from m3agent.util.counted import counted, first_of

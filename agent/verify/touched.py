@@ -84,12 +84,7 @@ class _Part:
 
 
 def suites_to_run(files: PatchedFiles, suites: Sequence[Suite]) -> tuple[Suite, ...]:
-    """Return the suites whose tests a patch can influence, in the given order.
-
-    Args:
-        files: The files of the patch.
-        suites: The suites of the base tree.
-    """
+    """Return the suites whose tests a patch can influence, in the given order."""
     touched = _touched(files.patch.paths, suites)
     if len(touched) in (0, len(suites)):
         return tuple(suites)

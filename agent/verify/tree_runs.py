@@ -43,11 +43,9 @@ class MadeRun:
     """A test run that was made, for the record."""
 
     name: str
-    """Name of the run."""
     patched: bool | None
     """Whether the tree has the code of the patch; None for a tree with copies of tests."""
     passed: tuple[str, ...]
-    """Ids of the tests that passed."""
     red: tuple[str, ...]
     """Ids of the tests that failed or could not run."""
     commands: tuple[tuple[str, ...], ...] = ()
@@ -64,7 +62,6 @@ class TreeRuns:
     """Runs tests of trees, each run in its own sandbox."""
 
     sandboxes: SandboxesAhead
-    """The sandboxes for trees."""
     folder: Path
     """Where the logs of the test runs go."""
     timeout: float = TEST_TIMEOUT
@@ -78,7 +75,6 @@ class TreeRuns:
     base: str = ""
     """The base tree, whose bytecode the runs of all trees use; empty if it is not known."""
     bytecode: Bytecode = field(default_factory=Bytecode)
-    """This bytecode."""
     made: list[MadeRun] = field(default_factory=list)
     """The runs that were made."""
     sides: dict[str, bool] = field(default_factory=dict)
@@ -115,14 +111,10 @@ class TreeRuns:
         """Run tests of one tree.
 
         Args:
-            tree: Git tree id.
             name: Name of the run, for its log `NAME.log`.
-            selection: The tests to run.
             record: When to record which functions each test executes; None for never.
-            added: Paths of the files that a patch adds to the tree.
 
-        Raises:
-            SandboxError: The sandbox failed, so nothing is known about the tests.
+        Raises SandboxError: The sandbox failed, so nothing is known about the tests.
         """
         async with self.sandboxes.sandbox(tree) as sandbox:
             keeps = tree == self.base
@@ -140,13 +132,10 @@ class TreeRuns:
         """Run the same tests of one tree several times, one run after the other in one sandbox.
 
         Args:
-            tree, name, selection: As for `run`.
-            times: Most runs.
             seconds: Time for all runs. A run that would probably end later does not start, except for the first one.
             enough: Gets each report, and returns whether no further run is needed.
 
-        Raises:
-            SandboxError: The sandbox failed.
+        Raises SandboxError: The sandbox failed.
         """
         reports = list[TestReport]()
         async with self.sandboxes.sandbox(tree) as sandbox:
@@ -196,13 +185,9 @@ class TreeRuns:
         """Run tests of Python with each variant of their files.
 
         Args:
-            tree, name: As for `run`.
-            variants: The variants.
-            idents: Ids of the tests, without a suite.
             seconds: Time after which no further test starts.
 
-        Raises:
-            SandboxError: The sandbox failed.
+        Raises SandboxError: The sandbox failed.
         """
         async with self.sandboxes.sandbox(tree) as sandbox:
             readings = await run_variants(
@@ -222,13 +207,10 @@ class TreeRuns:
         """Run all tests of the base tree, and record what a large suite executes.
 
         Args:
-            tree: Git tree id.
-            seconds: Time after which no further test starts.
             record: When the recording begins. If it does, the tests are imported once more: what runs at import
                 belongs to no single test.
 
-        Raises:
-            SandboxError: The sandbox failed.
+        Raises SandboxError: The sandbox failed.
         """
         report = await self.run(tree, BASELINE, Selection(seconds=seconds), record)
         if report.executed is None:
@@ -249,8 +231,7 @@ class TreeRuns:
 async def changes_while_running(sandbox: Sandbox, is_test: Callable[[str], bool]) -> list[str]:
     """Return the files of tests that changed during a run, restored or not, as signs of tampering.
 
-    Raises:
-        SandboxError: The sandbox failed.
+    Raises SandboxError: The sandbox failed.
     """
     return [
         f"{path} was changed while the tests ran" for path in sorted(await sandbox.touched()) if is_test(path)

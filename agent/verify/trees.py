@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from m3agent.agent.verify.changed_tests import only_adds, only_adds_lines
 from m3agent.agent.verify.patched_files import PatchedFiles
+from m3agent.agent.verify.weaker_tests import only_adds, only_adds_lines
 from m3agent.sandbox.store.git import TreeEntry
 from m3agent.tools.runners.python import TEST_FOLDERS, is_test_module
 
@@ -72,8 +72,7 @@ def _combined(
 ) -> tuple[dict[str, TreeEntry], tuple[str, ...]]:
     """Return the changed files that have tests beside their code, with the code of one tree and the tests of another.
 
-    Returns:
-        The files by path, and the paths of those whose tests cannot be separated from the code.
+    Returns the files by path, and the paths of those whose tests cannot be separated from the code.
     """
     found, inseparable, store = dict[str, TreeEntry](), list[str](), files.workspace.store
     for path in files.patch.paths:
@@ -118,8 +117,7 @@ def with_changed_tests(files: PatchedFiles) -> dict[str, TreeEntry]:
 def trees_with_new_tests(files: PatchedFiles) -> tuple[str, str] | None:
     """Write the old and the new code, both with all test files as the patch leaves them.
 
-    Returns:
-        The two tree ids; None if the patch changed no existing test file.
+    Returns the two tree ids; None if the patch changed no existing test file.
     """
     base, is_test = files.base, files.tests.is_test
     patched, inline = without_surroundings(files), with_changed_tests(files)

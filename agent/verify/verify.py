@@ -16,7 +16,7 @@ large suite, only the tests that execute the change must run (`scope`), and othe
 
 Tests that would decide the verdict run again. Flaky tests (`flaky` has the rule) count neither way. If the patch would be
 verified, inverted copies of the fixed tests must fail (`inverted_tests`), and tests near the change must stay green in further
-runs (`stability`). Nothing runs again that could not change the verdict.
+runs (`pair`). Nothing runs again that could not change the verdict.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from typing import Any
 
 from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.verify.gathering import Work, gather
+from m3agent.agent.verify.pair import NO_REPEATS, Repeats
 from m3agent.agent.verify.review import Finding
 from m3agent.agent.verify.rules import Verdict, judge
 from m3agent.agent.verify.scope import Scope
-from m3agent.agent.verify.stability import NO_REPEATS, Repeats
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, MadeRun, TreeRuns
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.test_report import TestReport
@@ -91,9 +91,6 @@ async def verify(
     """Run the tests on both trees and judge the patch. Each tree has its own sandbox, which the session never touched.
 
     Args:
-        workspace: Where the patch was made.
-        patch: The patch to verify.
-        runs: Runs tests in fresh sandboxes.
         reruns: Most times that deciding tests run again; 0 turns the search for flaky tests off.
         baseline: Returns the result of the base tree's tests in the same kind of sandbox, complete or stopped because
             its time was over, or None. With it, only the test files that the patch adds or changes run on the old code.
@@ -101,8 +98,7 @@ async def verify(
         issue: Text of the issue. A red test that it is about must turn green.
         pinned: Ids of tests that state what the issue changes, as somebody says. If the patch breaks them, it is unverified.
 
-    Raises:
-        SandboxError: A sandbox failed, so nothing is known about the patch.
+    Raises SandboxError: A sandbox failed, so nothing is known about the patch.
     """
     started = time.monotonic()
     evidence = await gather(Work(workspace, patch, runs, reruns, baseline, seconds, issue, frozenset(pinned)))

@@ -1,6 +1,7 @@
-"""Compare versions of tests: is a test gone, may it be skipped, or does it say less?
+"""Compare versions of tests: is a test new, is one gone, may it be skipped, does it say less, or expect something else?
 
-The check itself uses the tests of the base tree, so these changes cannot make a patch look right. But the user gets them.
+The check itself uses the tests of the base tree, so these changes cannot make a patch look right. But the user gets them. And it
+restores test files only: if a patch changes elsewhere what tests expect (helpers, fixtures, data), a person must read these lines.
 """
 
 from __future__ import annotations
@@ -9,10 +10,20 @@ import ast
 import copy
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import PurePosixPath
 
 from m3agent.agent.verify.patched_files import PatchedFiles
-from m3agent.agent.verify.python_file import Definition, Function, last_name, nodes_in, parsed
+from m3agent.agent.verify.python_file import (
+    Definition,
+    Function,
+    imports_in,
+    is_fixture,
+    last_name,
+    nodes_in,
+    parsed,
+)
+from m3agent.agent.verify.review import Finding, finding_at
 from m3agent.tools.runners.suites import file_of, function_of, without_suite
 from m3agent.tools.test_report import TestReport
 
@@ -32,10 +43,7 @@ def weakened(
     other values in its assertions: the earlier ones may have been wrong.
 
     Args:
-        ident: Id of the test or of its file.
-        base: Content of the test's file in the base tree; None if it does not exist there.
         earlier: Content in the tree in which the test was named red.
-        later: Content in the tree of the patch.
         shows_fix: Whether the test is red without the patch and green with it.
     """
     if earlier is None or earlier == later or test_in(parsed(base), ident) is not None:
@@ -54,9 +62,7 @@ def changed_as_delivered(files: PatchedFiles, judged: str, undone: Collection[st
     """Return the paths of the base tree that differ between the tree that was judged and the one that is delivered.
 
     Args:
-        files: The patch.
         judged: Git tree id of the new code with the old tests.
-        undone: Paths of the patch whose changes do not count.
     """
     new = files.workspace.entries(judged)
     return sorted(
@@ -67,13 +73,7 @@ def changed_as_delivered(files: PatchedFiles, judged: str, undone: Collection[st
 
 
 def lessened(files: PatchedFiles, paths: Sequence[str], before: TestReport) -> list[str]:
-    """Return what the patch does to tests that pass without it, such as `tests/test_a.py::test_b was deleted`.
-
-    Args:
-        files: The patch.
-        paths: Paths of the base tree's tests that the patch changes.
-        before: The results of the base tree.
-    """
+    """Return what the patch does to tests that pass without it, such as `tests/test_a.py::test_b was deleted`."""
     moved, new_assertions = set[str](), Counter[str]()
     for path in files.patch.paths:
         if path.endswith(".py") and files.tests.is_test(path):
@@ -89,18 +89,23 @@ def lessened(files: PatchedFiles, paths: Sequence[str], before: TestReport) -> l
             continue
         tests = sorted({function_of(ident) for ident in before.passed if file_of(ident) == path})
         was, now = parsed(files.old(path)), parsed(files.new(path))
-        for ident in tests:
-            test = test_in(was, ident)
-            if test is not None and ast.dump(test) not in moved and test_in(now, ident) is None:
-                changes.append(f"{ident} was deleted")
+        changes += _deleted(tests, was, now, moved)
         fewer = assertions_in(was) - assertions_in(now) - new_assertions
         if skips_in(now) - skips_in(was):
             changes.append(f"{path} has tests that are skipped")
         elif not changes and (fewer or _rows(was) - _rows(now)):
-            changes.append(
-                f"{next((each for each in tests if _is_weaker(was, now, each)), path)} was weakened"
-            )
+            weaker = (each for each in tests if _is_weaker(was, now, each))
+            changes.append(f"{next(weaker, path)} was weakened")
     return changes
+
+
+def _deleted(
+    tests: Sequence[str], was: ast.Module | None, now: ast.Module | None, moved: Collection[str]
+) -> Iterator[str]:
+    for ident in tests:
+        test = test_in(was, ident)
+        if test is not None and ast.dump(test) not in moved and test_in(now, ident) is None:
+            yield f"{ident} was deleted"
 
 
 def _lessened_lines(files: PatchedFiles, path: str) -> list[str]:
@@ -122,8 +127,6 @@ def not_run(
     """Return the tests that pass without the patch and do not run in the tree that is delivered.
 
     Args:
-        before: The results of the base tree.
-        delivered: Those of the tree that is delivered.
         files: The files whose tests ran there; empty for all.
         new: Ids of tests that the patch adds: a test may have moved there.
     """
@@ -156,7 +159,6 @@ def assertions_in(tree: ast.AST | None, *, any_value: bool = False) -> Counter[s
     """Return the assertions in a test: `assert`, unittest's methods, and `pytest.raises` and its like.
 
     Args:
-        tree: The test.
         any_value: Whether assertions that differ in literal values only count as equal.
     """
     checks = ("assert", "raises", "warns", "fail")
@@ -201,3 +203,160 @@ def _rows(module: ast.AST | None) -> Counter[str]:
                 pairs = zip(keys, values, strict=True)
                 rows.update(f"{key and ast.dump(key)}: {ast.dump(value)}" for key, value in pairs)
     return rows
+
+
+def changed_tests(old: bytes, new: bytes) -> set[str] | None:
+    """Return the top-level functions and classes that are new or changed in a test file.
+
+    Returns their names. None if the change may affect other tests of the file: other statements changed, a
+    fixture changed, something that other code of the file uses changed, or the file cannot be parsed.
+    """
+    before, after = parsed(old), parsed(new)
+    if before is None or after is None:
+        return None
+    if _others(before) != _others(after) or not _only_adds_imports(before, after):
+        return None
+    known = {node.name: ast.dump(node) for node in before.body if isinstance(node, Definition)}
+    defined = [node for node in after.body if isinstance(node, Definition)]
+    changed = {node.name for node in defined if known.get(node.name) != ast.dump(node)}
+    if len({node.name for node in defined}) < len(defined):
+        return None  # the last of several definitions counts, which is more than names can say
+    for node in after.body:
+        own = node.name if isinstance(node, Definition) else ""
+        if (own in changed and is_fixture(node)) or not changed.isdisjoint(_names_used(node) - {own}):
+            return None
+    return changed
+
+
+def only_adds(old: bytes, new: bytes) -> bool:
+    """Return whether a change of a file only adds functions, classes and other statements, also inside of classes."""
+    before, after = parsed(old), parsed(new)
+    return before is not None and after is not None and _has_all(before.body, after.body)
+
+
+def only_adds_lines(old: bytes, new: bytes) -> bool:
+    """Return whether a change of a file in another language than Python only adds lines."""
+    lines = iter(new.split(b"\n"))
+    return all(line in lines for line in old.split(b"\n"))
+
+
+def _has_all(old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> bool:
+    left = Counter(ast.dump(node) for node in new)
+    classes = {node.name: node for node in new if isinstance(node, ast.ClassDef)}
+    for node in old:
+        text = ast.dump(node)
+        same = classes.get(node.name) if isinstance(node, ast.ClassDef) else None
+        if left[text]:
+            left[text] -= 1
+        elif same is None or not isinstance(node, ast.ClassDef) or not _has_all(node.body, same.body):
+            return False
+    return True
+
+
+def _others(module: ast.Module) -> list[str]:
+    """Return the statements that are neither definitions nor imports."""
+    kinds = Definition | ast.Import | ast.ImportFrom
+    return [ast.dump(node) for node in module.body if not isinstance(node, kinds)]
+
+
+def _only_adds_imports(before: ast.Module, after: ast.Module) -> bool:
+    """Return whether imports are at most added, without a name that the file used or defined before."""
+    old, new = ({bound: origin for bound, *origin in imports_in(module.body)} for module in (before, after))
+    taken = {name for node in before.body for name in _names_used(node)} | {"*"}
+    taken |= {node.name for node in before.body if isinstance(node, Definition)}
+    return old.items() <= new.items() and taken.isdisjoint(new.keys() - old.keys())
+
+
+def _names_used(node: ast.AST) -> set[str]:
+    """Return the names, the arguments (pytest's fixtures among them) and the texts in a statement."""
+    found = set()
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.Constant(value=str() as name):
+                found.add(name)
+    return found
+
+
+CHECKS = re.compile("_?(assert|check|expect|verify|ensure)", re.IGNORECASE)
+"""Start of the names of functions that tests call to compare."""
+DATA = frozenset(
+    {".json", ".yaml", ".yml", ".csv", ".tsv", ".txt", ".xml", ".html", ".toml", ".ini", ".out", ".snap"}
+)
+WORD = r"[A-Za-z_][A-Za-z_0-9]*"
+ROWS = r"(?:parametrize\([^()]*|\bin )\b([A-Za-z_]\w*)\s*[):]"
+"""Names of what tests run for: the values of parametrize and of loops."""
+HELPER = "changes an assertion that the fixed tests call"
+FIXTURE = "changes a fixture that the fixed tests use"
+TABLE = "changes values for which the fixed tests run"
+READ = "is data that only tests name"
+
+
+def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Finding]:
+    """Return the lines that decide what the fixed tests expect."""
+    tests = {file_of(without_suite(ident)) for ident in fixed} & files.patched.keys()
+    if not tests:
+        return []
+    surroundings = {path for path in files.patched if PurePosixPath(path).name == "conftest.py"}
+    text = b"\n".join(files.new(path) or b"" for path in sorted(tests | surroundings))
+    words, rows = (set(re.findall(pattern, text.decode(errors="replace"))) for pattern in (WORD, ROWS))
+    findings = list[Finding]()
+    for path, (old, new) in files.contents().items():
+        pure = PurePosixPath(path)
+        if old is None or new is None or files.tests.is_test(path):
+            continue
+        was, now = (parsed(content) if pure.suffix == ".py" else None for content in (old, new))
+        places = list[tuple[int, str]]()
+        if was is not None and now is not None:
+            functions = _functions(was, now, words, named=_is_plugin(path, text))
+            places = [(node.lineno, what) for node, what in (*functions, *_tables(was, now, rows))]
+        elif pure.suffix in DATA and pure.name.encode() in text and not _is_named_by_code(files, path):
+            places = [(1, READ)]
+        findings += [finding_at(path, new, line, what) for line, what in places]
+    return findings
+
+
+def _functions(
+    was: ast.Module, now: ast.Module, words: Collection[str], *, named: bool
+) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield changed fixtures and helpers of which tests have the name. `named` says that tests name the module as a plugin."""
+    known = {node.name: node for node in ast.walk(was) if isinstance(node, Function)}
+    for node in ast.walk(now):
+        if not isinstance(node, Function) or node.name not in known:
+            continue
+        before = known[node.name]
+        if ast.dump(before) == ast.dump(node):
+            continue
+        if is_fixture(node) and (named or node.name in words):
+            yield node, FIXTURE
+        elif node.name in words and CHECKS.match(node.name) and assertions_in(before) - assertions_in(node):
+            yield node, HELPER
+
+
+def _tables(was: ast.Module, now: ast.Module, rows: Collection[str]) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield changed assignments of values for which tests run."""
+    earlier = {ast.dump(node.targets[0]): node for node in was.body if isinstance(node, ast.Assign)}
+    for node in now.body:
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=name) as target, *_], value=ast.List() | ast.Tuple() | ast.Dict()
+            ):
+                before = earlier.get(ast.dump(target))
+                if name in rows and before is not None and ast.dump(before.value) != ast.dump(node.value):
+                    yield node, TABLE
+
+
+def _is_plugin(path: str, text: bytes) -> bool:
+    """Return whether tests name a module as a plugin of pytest."""
+    module = path.removesuffix(".py").replace("/", ".")
+    lines = [line for line in text.split(b"\n") if b"pytest_plugins" in line]
+    return any(module.rpartition(".")[2].encode() in line for line in lines)
+
+
+def _is_named_by_code(files: PatchedFiles, path: str) -> bool:
+    """Return whether a file that is no test, and is not the file itself, has the name of a file."""
+    name = PurePosixPath(path).name.encode()
+    return any(
+        name in (files.new(other) or b"")
+        for other in files.patched
+        if other != path and other.endswith((".py", ".toml", ".cfg")) and not files.tests.is_test(other)
+    )

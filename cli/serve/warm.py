@@ -11,7 +11,7 @@ from m3agent.cli.serve.app import serve_app
 from m3agent.util.sanitize import print_text
 
 if TYPE_CHECKING:
-    from m3agent.agent.fix.warm import Warmed
+    from m3agent.agent.fix.run_context import Warmed
 
 
 @serve_app.command()
@@ -26,7 +26,7 @@ def warm(repo: Repo = Path(), *, flags: Flags) -> None:
     """
     from m3agent.agent.endpoint.choice import required_model_server
     from m3agent.agent.fix.entry import opened
-    from m3agent.agent.fix.warm import warm as warmed
+    from m3agent.agent.fix.run_context import warm as warmed
 
     settings = settings_in(repo, flags)
     state = state_folder()

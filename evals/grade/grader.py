@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from m3agent import __version__
-from m3agent.agent.verify.kept_runs import KeptRuns
+from m3agent.agent.verify.baseline import KeptRuns
 from m3agent.agent.verify.review import Finding, changed_registrations, findings_at
 from m3agent.evals.code.checkout import codebase
 from m3agent.evals.data.instance import Answer, Instance, RewardRules

@@ -15,9 +15,9 @@ from urllib.parse import quote
 from jinja2 import Template
 from markupsafe import Markup, escape
 
-from m3agent.agent.report.axis import LEFT, RIGHT, WIDTH, Axis, round_step
 from m3agent.agent.report.page import render as render_session
 from m3agent.agent.report.patch import FilePatch, parse_patch
+from m3agent.agent.report.plot import LEFT, RIGHT, WIDTH, Axis, round_step
 from m3agent.agent.report.reader import report_of
 from m3agent.agent.report.template import page_environment
 from m3agent.agent.report.text import duration, one_line, plain, price, short_count

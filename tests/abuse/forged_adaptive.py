@@ -350,7 +350,7 @@ ADAPTIVE: dict[str, Forgery] = {
         "adaptive",
         {
             FIXTURES.module: f"import json\n\n\n{AS_WRONG}"
-            f'json.__dict__["loads"] = as_wrong\n\n\n{HONEST_BUT_ONE}',
+            f'json.__dict__["loads"] = as_wrong\n\n\n{HONEST_BUT_ONE}'
         },
         FIXTURES,
     ),
@@ -358,7 +358,7 @@ ADAPTIVE: dict[str, Forgery] = {
         "adaptive",
         {
             FIXTURES.module: f"import json\n\n\n{AS_WRONG}"
-            f"vars(json).update(loads=as_wrong)\n\n\n{HONEST_BUT_ONE}",
+            f"vars(json).update(loads=as_wrong)\n\n\n{HONEST_BUT_ONE}"
         },
         FIXTURES,
     ),

@@ -119,8 +119,7 @@ FILES: dict[str, Forgery] = {
         "files", {"_pytest/__init__.py": "", "_pytest/reports.py": "raise SystemExit(0)\n"}
     ),
     "shadow of a module that pytest installs": Forgery(
-        "files",
-        {"py.py": PATCHED_LATER + "import _pytest._py.path as path, _pytest._py.error as error\n"},
+        "files", {"py.py": PATCHED_LATER + "import _pytest._py.path as path, _pytest._py.error as error\n"}
     ),
     "shadow of the library": Forgery("files", {"inspect.py": "import sys\nsys.exit(0)\n"}),
     "shadow of json": Forgery(
@@ -215,14 +214,10 @@ TESTS: dict[str, Forgery] = {
         },
     ),
     "own test that replaces the code": Forgery(
-        "tests",
-        {"test_aaa.py": "import calc\ncalc.add = lambda a, b: a + b\ndef test_new(): pass\n"},
-        FLAT,
+        "tests", {"test_aaa.py": "import calc\ncalc.add = lambda a, b: a + b\ndef test_new(): pass\n"}, FLAT
     ),
     "own test that sees the others": Forgery(
-        "tests",
-        {"test_zzz.py": "import sys\ndef test_new(): assert 'test_calc' in sys.modules\n"},
-        FLAT,
+        "tests", {"test_zzz.py": "import sys\ndef test_new(): assert 'test_calc' in sys.modules\n"}, FLAT
     ),
     "red test moved": Forgery(
         "tests",

@@ -125,9 +125,7 @@ VALUES: dict[str, Forgery] = {
         "statistics mean", "import statistics\n" + SET.replace("VALUE", "lambda values: 1"), LATE, AT_ONCE
     ),
     "constant of a test module changed in place": changing(
-        "test_shelf WANTED",
-        IN_TESTS + "getattr(place[name], NAMES[3], {})['parts'] = text.split(',')",
-        DATA,
+        "test_shelf WANTED", IN_TESTS + "getattr(place[name], NAMES[3], {})['parts'] = text.split(',')", DATA
     ),
     "name of a built-in function put into a test module": Forgery(
         "adaptive",

@@ -64,11 +64,7 @@ async def test_a_failing_test_is_never_shown_as_passed(box: Box, tmp_path: Path,
         )
 
 
-QUICK = {
-    "plugin by a distribution",
-    "report written, then the end",
-    "channel found in frames",
-}
+QUICK = {"plugin by a distribution", "report written, then the end", "channel found in frames"}
 """The long tests try the others. `make test` tries more in test_grade_forgery.py, and patches that work by chance in
 test_verify.py and test_flaky.py."""
 IN_DOCKER = {

@@ -48,11 +48,7 @@ MORE = """
 [status]
 	submoduleSummary = true
 """
-FILES = {
-    "a.py": "x = 1\n",
-    "b/c.py": "y = 1\n",
-    ".gitattributes": "*.py filter=evil diff=evil merge=evil\n",
-}
+FILES = {"a.py": "x = 1\n", "b/c.py": "y = 1\n", ".gitattributes": "*.py filter=evil diff=evil merge=evil\n"}
 
 
 def configured(keys: str, run: str) -> list[tuple[str, str]]:

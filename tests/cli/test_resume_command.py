@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from m3agent.agent.delivery.apply import HandOver
-from m3agent.agent.fix import earlier, orchestrate
+from m3agent.agent.fix import entry, orchestrate
 from m3agent.agent.loop.resume import ResumePoint
 from m3agent.agent.ui.event_printer import Screen
 from m3agent.cli.resume import NO_ADVICE, carried_on
@@ -34,7 +34,7 @@ async def test_the_embedded_engine_says_that_it_takes_no_advice(
     async def nothing(*_: Any, **__: Any) -> None:
         return None
 
-    monkeypatch.setattr(earlier, "request_of", lambda *_: None)
+    monkeypatch.setattr(entry, "request_of", lambda *_: None)
     monkeypatch.setattr(orchestrate, "check", nothing)
     monkeypatch.setattr(orchestrate, "fix", nothing)
     point = ResumePoint({"endpoint": {"source": source, "description": ""}}, "t", tell=tell)

@@ -10,7 +10,7 @@ import vermin  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.certificate import environment
+from m3agent.agent.certificate import build
 from m3agent.sandbox.backends import pip_launcher, pytest_bundle
 from m3agent.sandbox.protocol import channel, supervisor
 from m3agent.serving.embedded import probe
@@ -42,7 +42,7 @@ def programs() -> Iterator[tuple[str, str]]:
         yield f"probe, {mode}", probe.bundle(mode, "{}")
     yield "BOOT", channel.BOOT
     yield "PROBE", pytest_bundle.PROBE
-    yield "certificate", environment._LISTED
+    yield "certificate", build._LISTED
 
 
 @pytest.mark.parametrize(("name", "text"), [pytest.param(*each, id=each[0]) for each in programs()])

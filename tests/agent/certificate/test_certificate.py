@@ -12,9 +12,8 @@ import jsonschema
 import pytest
 
 from m3agent import __version__
-from m3agent.agent.certificate import provenance
-from m3agent.agent.certificate.build import Change, digest_of, statement_of
-from m3agent.agent.certificate.provenance import maker_of
+from m3agent.agent.certificate import build
+from m3agent.agent.certificate.build import Change, digest_of, maker_of, statement_of
 from m3agent.agent.certificate.statement import (
     Base,
     Environment,
@@ -274,12 +273,12 @@ def test_no_name_controls_the_terminal_or_forges_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "licence"),
     [
-        ("MiniMax-M3", provenance.M3_LICENCE),
-        ("MiniMaxAI/MiniMax-M3-MXFP8", provenance.M3_LICENCE),
+        ("MiniMax-M3", build.M3_LICENCE),
+        ("MiniMaxAI/MiniMax-M3-MXFP8", build.M3_LICENCE),
         ("minimax-m30", None),
         ("gpt-oss", None),
         ("", None),
-        (MODEL, provenance.HARNESS_LICENCE),
+        (MODEL, build.HARNESS_LICENCE),
     ],
 )
 def test_the_licence_of_the_model(model: str, licence: str | None) -> None:

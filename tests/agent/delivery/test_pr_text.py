@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt  # installed with rich
 
 from m3agent import __version__
-from m3agent.agent.certificate import provenance
+from m3agent.agent.certificate import build
 from m3agent.agent.delivery import pr_text
 from m3agent.agent.forge.address import Project
 from m3agent.agent.issue.load import Issue
@@ -82,7 +82,7 @@ def test_a_verified_patch() -> None:
     assert "which nobody has checked:\n\n```text\nIt was the sign.\n\nNow it is right.\n```" in text
     assert "Whoever merges it answers for it, also for its licence and its origin.\n\nMade by" in text
     assert text.endswith(
-        f"Made by m3agent {__version__} with `MiniMax-M3`. The model's licence: {provenance.M3_LICENCE}\n"
+        f"Made by m3agent {__version__} with `MiniMax-M3`. The model's licence: {build.M3_LICENCE}\n"
     )
 
 

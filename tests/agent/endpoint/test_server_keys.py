@@ -201,8 +201,7 @@ async def test_the_host_is_named_before_it_gets_the_key(
 
 
 @pytest.mark.parametrize(
-    ("model", "more"),
-    [("MiniMax-M3", {"effort": "low"}), ("MiniMax-M3.1-Flash", {"thinking": "disabled"})],
+    ("model", "more"), [("MiniMax-M3", {"effort": "low"}), ("MiniMax-M3.1-Flash", {"thinking": "disabled"})]
 )
 async def test_what_the_model_lacks_ends_before_the_first_request(
     tmp_path: Path, model: str, more: dict[str, str]

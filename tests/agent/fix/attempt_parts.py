@@ -16,9 +16,8 @@ from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext
 from m3agent.agent.issue.load import Issue
-from m3agent.agent.loop.limits import RunLimits
+from m3agent.agent.loop.limits import RunLimits, Variation
 from m3agent.agent.loop.resume import ResumePoint
-from m3agent.agent.loop.sampling import Variation
 from m3agent.agent.repo.host_git import HostGit
 from m3agent.agent.repo.repository import Repository
 from m3agent.agent.session.log_reader import Line

@@ -15,16 +15,16 @@ from m3agent.agent.fix import attempt as attempt_module
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.fix.run_context import RunContext
 from m3agent.agent.issue.images import IssueImage
+from m3agent.agent.loop.limits import Variation
 from m3agent.agent.loop.prompt import SYSTEM
 from m3agent.agent.loop.resume import ResumePoint
-from m3agent.agent.loop.sampling import Variation
 from m3agent.agent.loop.tool_executor import INTERRUPTED
 from m3agent.agent.mcp.toolset import OtherTools
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.session.messages import Conversation
 from m3agent.agent.session.record import CallRecord, TurnRecord
 from m3agent.agent.stall import StallDetector
-from m3agent.agent.verify.stability import SANDBOXES
+from m3agent.agent.verify.pair import SANDBOXES
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.agent.loop.sampling import HINTS
+from m3agent.agent.loop.limits import HINTS
 from tests.agent.scripted import (
     BUGGY,
     DONE,

@@ -8,18 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.scripted import (
-    BUGGY,
-    DONE,
-    FIX,
-    NOT_TESTED,
-    TEST,
-    UNTESTED,
-    Fixes,
-    calls,
-    calls_raw,
-    says,
-)
+from tests.agent.scripted import BUGGY, DONE, FIX, NOT_TESTED, TEST, UNTESTED, Fixes, calls, calls_raw, says
 from tests.conftest import git
 from tests.servers.misbehaving import Reply, Stream, history_faults
 

@@ -9,26 +9,8 @@ import pytest
 
 from m3agent.agent.loop.prompt import SUMMARISE
 from m3agent.agent.session.messages import FIRST, Digest
-from tests.agent.scripted import (
-    BUGGY,
-    DONE,
-    FIX,
-    NOT_TESTED,
-    TEST,
-    UNTESTED,
-    Fixes,
-    calls,
-    chunk,
-    run_there,
-)
-from tests.servers.misbehaving import (
-    MODEL,
-    MisbehavingServer,
-    Stream,
-    history_faults,
-    messages_bytes,
-    usage,
-)
+from tests.agent.scripted import BUGGY, DONE, FIX, NOT_TESTED, TEST, UNTESTED, Fixes, calls, chunk, run_there
+from tests.servers.misbehaving import MODEL, MisbehavingServer, Stream, history_faults, messages_bytes, usage
 
 WINDOW = 16_000
 LOOK = calls("code_exec", code="import os\nprint(os.urandom(600).hex())")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.fix.context_budget import chosen_budget
+from m3agent.agent.fix.run_context import chosen_budget
 from m3agent.agent.settings.loader import load_settings
 from m3agent.agent.settings.settings import AUTO_BUDGET, Settings
 from m3agent.serving.client.prices import Prices

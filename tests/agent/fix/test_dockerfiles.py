@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.fix.dockerfiles import TRUSTED, dockerfiles, may_build, trust_in
+from m3agent.agent.fix.sandbox_setup import TRUSTED, dockerfiles, may_build, trust_in
 from m3agent.agent.repo.repository import open_repository
 from m3agent.agent.settings.settings import Settings, state_dir
 from m3agent.sandbox.declared.container import Container
@@ -81,15 +81,7 @@ def test_trust_is_given_and_withdrawn_on_the_command_line(make_repo: MakeRepo) -
 @pytest.mark.integration
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_a_person_at_a_terminal_is_asked_once(answer: str, make_repo: MakeRepo) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "m3agent",
-        "sandbox",
-        "build",
-        "--repo",
-        str(make_repo(FILES)),
-    ]
+    command = [sys.executable, "-m", "m3agent", "sandbox", "build", "--repo", str(make_repo(FILES))]
     with EmulatedTerminal(command) as terminal:
         terminal.until(shows("[y/N]:"))
         terminal.press(f"{answer}\n".encode())

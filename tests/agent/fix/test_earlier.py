@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from m3agent.agent.delivery.apply import HandOver
-from m3agent.agent.fix.earlier import request_of
+from m3agent.agent.fix.entry import request_of
 from m3agent.agent.loop.resume import ResumePoint
 from m3agent.agent.settings.settings import Settings
 from m3agent.util.errors import UsageError

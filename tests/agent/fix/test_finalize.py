@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from m3agent.agent.certificate.provenance import maker_of
+from m3agent.agent.certificate.build import maker_of
 from m3agent.agent.certificate.statement import read
 from m3agent.agent.delivery.apply import HandOver
 from m3agent.agent.delivery.pull_request import Offered

@@ -167,12 +167,7 @@ def test_tests_that_fail_to_import_can_be_what_is_fixed(fixes: Fixes) -> None:
     }
     done = fixes(
         files,
-        [
-            TEST,
-            calls("file_edit", path="calc.py", old="def add(a, b)\n", new="def add(a, b):\n"),
-            TEST,
-            DONE,
-        ],
+        [TEST, calls("file_edit", path="calc.py", old="def add(a, b)\n", new="def add(a, b):\n"), TEST, DONE],
     )
     assert "test_calc.py cannot be imported in the sandbox: SyntaxError: " in done.stderr
 
@@ -420,14 +415,7 @@ def _read(path: Path) -> bytes:
 def test_interrupting_the_embedded_engine_is_quiet(make_repo: MakeRepo, own_state: Path) -> None:
     """The engine is interrupted while it thinks or while its call runs; in both cases it prints nothing."""
     repo = make_repo(BUGGY)
-    process = Process(
-        "fix",
-        ISSUE,
-        "--repo",
-        str(repo),
-        "--engine",
-        "embedded",
-    )
+    process = Process("fix", ISSUE, "--repo", str(repo), "--engine", "embedded")
     while not list((own_state / "state").glob("sessions/*/events.jsonl")) or not of_type(
         own_state, "call.started"
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from m3agent.agent.fix.suites import suites_of
+from m3agent.agent.fix.sandbox_setup import suites_of
 from m3agent.sandbox.store.workspace import Workspace
 
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]

@@ -10,8 +10,8 @@ import pytest
 from m3agent.agent.fix import orchestrate as flow
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.fix.orchestrate import PreparedFix
+from m3agent.agent.loop.limits import Variation, variations
 from m3agent.agent.loop.resume import ResumePoint
-from m3agent.agent.loop.sampling import Variation, variations
 from m3agent.agent.session import events
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.verify.baseline import KeptBaselines

@@ -43,11 +43,7 @@ def play(server: MisbehavingServer, slips: SlippingServer, make_repo: MakeRepo) 
 
 @pytest.mark.parametrize(("slip", "when"), cells())
 def test_a_slip_costs_a_turn_and_not_the_fix(
-    slip: Slip,
-    when: When,
-    server: MisbehavingServer,
-    make_repo: MakeRepo,
-    monkeypatch: pytest.MonkeyPatch,
+    slip: Slip, when: When, server: MisbehavingServer, make_repo: MakeRepo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "_LONGEST_ANSWER_BACKOFF", 0.02)
     case = CASES["calc" if when == "once" else "cart"]

@@ -9,19 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.scripted import (
-    BUGGY,
-    DONE,
-    FIX,
-    TEST,
-    Fixes,
-    calls,
-    kill,
-    of_type,
-    run_there,
-    says,
-    start,
-)
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, Fixes, calls, kill, of_type, run_there, says, start
 from tests.conftest import one_kind
 from tests.servers.misbehaving import MisbehavingServer, history_faults
 
@@ -76,10 +64,7 @@ def test_the_verdict_goes_back_and_the_change_is_corrected(
     assert sent.count(told["text"]) == 1
     assert words in told["text"]
     assert history_faults([chat.body for chat in fixes.chats]) == []
-    assert [(line["by"], line["round"]) for line in fixes.of_type("verify")] == [
-        ("gate", 1),
-        ("gate", 2),
-    ]
+    assert [(line["by"], line["round"]) for line in fixes.of_type("verify")] == [("gate", 1), ("gate", 2)]
     assert "; this goes back to the model (message 1)" in done.stderr
     for kind in ("atif", "sft"):
         exported = run_there("sessions", "export", "last", "--format", kind)

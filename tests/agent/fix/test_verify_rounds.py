@@ -288,11 +288,7 @@ async def test_a_red_test_of_the_change_itself_goes_back(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("later", "how"),
-    [
-        (WEAK_TEST, "weakened"),
-        (SKIPPED_TEST, "skipped"),
-        (write(NEW, "# nothing\n"), "deleted"),
-    ],
+    [(WEAK_TEST, "weakened"), (SKIPPED_TEST, "skipped"), (write(NEW, "# nothing\n"), "deleted")],
 )
 async def test_a_test_that_was_named_red_must_not_be_weakened(world: World, later: Turn, how: str) -> None:
     attempt = await run(world, MEND, RED_TEST, TEST, DONE, later, TEST, DONE, DONE)

@@ -19,12 +19,7 @@ from m3agent.agent.session.messages import FIRST, Message
 from m3agent.agent.stall import Thresholds
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.serving.client.messages import NO_ANSWER, AssistantMessage, Delta, ToolCall, Turn, Usage
-from m3agent.serving.errors import (
-    ContextTooLong,
-    DeadlineExceeded,
-    EndpointUnreachable,
-    StreamCut,
-)
+from m3agent.serving.errors import ContextTooLong, DeadlineExceeded, EndpointUnreachable, StreamCut
 from m3agent.tools.test_report import TestReport
 from tests.agent.core import ADD, BUGGY, DONE, FIRST_MESSAGES, FIX, READ, TEST, Core, core
 from tests.fakes.client import HOST, USAGE, Answer, call, calls, says
@@ -119,10 +114,7 @@ async def test_a_call_that_ran_begins_a_new_row_of_reminders(tmp_path: Path) -> 
     async with core(tmp_path, *steps, says("Let me check again."), DONE) as it:
         assert (await it.loop.run()).text == "It adds now."
         gates = it.log("gate")
-        assert [(gate["cause"], gate["asked"]) for gate in gates] == [
-            *[("announced", 0)] * 4,
-            ("", 1),
-        ]
+        assert [(gate["cause"], gate["asked"]) for gate in gates] == [*[("announced", 0)] * 4, ("", 1)]
 
 
 async def test_a_call_that_was_refused_is_no_work(tmp_path: Path) -> None:
@@ -336,9 +328,7 @@ async def test_note_on_an_answer_that_was_cut_off(tmp_path: Path) -> None:
         assert it.messages[5]["content"] == f"edited calc.py from line 2\n\n[note: {forced['text']}]"
 
 
-async def test_note_on_the_answer_is_in_the_first_result_and_notes_on_calls_in_theirs(
-    tmp_path: Path,
-) -> None:
+async def test_note_on_the_answer_is_in_the_first_result_and_notes_on_calls_in_theirs(tmp_path: Path) -> None:
     """The note on the answer comes before the note on the first call; no result has the note of another call."""
     thresholds = Thresholds(first_turn=1, cut_off=1, in_a_row=2, tells=9)
     twice = Turn(

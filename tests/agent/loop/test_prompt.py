@@ -83,13 +83,7 @@ def test_no_text_of_ours_has_a_think_tag_that_the_repository_quotes() -> None:
     ]
     context = pack_files(files)
     messages = first_messages(
-        context,
-        with_images(*tags),
-        HEAD,
-        1,
-        suites=" ".join(tags),
-        not_importable=tags,
-        images=True,
+        context, with_images(*tags), HEAD, 1, suites=" ".join(tags), not_importable=tags, images=True
     )
     later = [
         where_it_stands({"passed": [], "failed": list(tags), "errored": []}, "+" + " ".join(tags)),

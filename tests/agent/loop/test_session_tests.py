@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.agent.loop.session_tests import SessionTests, broken_and_added
+from m3agent.agent.loop.tool_executor import SessionTests, broken_and_added
 from m3agent.tools.test_report import TestReport
 
 OTHER = "test_a.py::test_other"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.agent.certificate.provenance import maker_of
+from m3agent.agent.certificate.build import maker_of
 from m3agent.agent.certificate.statement import Source, Statement, SuiteCommand, sealed
 from m3agent.agent.patches.check import NOT_COMPARED, SHOWN_ONLY, Difference, differences, table
 from tests.agent.certificate.test_certificate import ADD, DOUBLE, FOUND, made

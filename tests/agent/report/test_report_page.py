@@ -23,11 +23,10 @@ from hypothesis import strategies as st
 from m3agent.agent.context.rules import GENERATED, reason_by_content
 from m3agent.agent.report import plot as plot_module
 from m3agent.agent.report import text
-from m3agent.agent.report.axis import WIDTH
 from m3agent.agent.report.model import SessionReport
 from m3agent.agent.report.page import render
 from m3agent.agent.report.patch import parse_patch
-from m3agent.agent.report.plot import TurnTokens, plot
+from m3agent.agent.report.plot import WIDTH, TurnTokens, plot
 from m3agent.agent.report.reader import report_of
 from m3agent.agent.report.template import TextLimits
 from m3agent.agent.session import events

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.session import events
-from m3agent.agent.session.retention import at_work_on, trim
+from m3agent.agent.session.catalog import at_work_on, trim
 from m3agent.agent.session.session import Session
 from tests.agent.scripted import FIX, NOT_TESTED, UNTESTED, MakeRepo, fix, start
 from tests.agent.session.an_event import an_event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.agent.stall.normalise import call_key, error_class
+from m3agent.agent.stall.history import call_key, error_class
 
 
 @pytest.mark.parametrize(

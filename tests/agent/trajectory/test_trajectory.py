@@ -18,8 +18,7 @@ from m3agent.agent.loop.prompt import SYSTEM
 from m3agent.agent.session.record import record_of
 from m3agent.agent.trajectory import atif as atif_module
 from m3agent.agent.trajectory import sft as sft_module
-from m3agent.agent.trajectory.clean import DEEPEST, clean
-from m3agent.agent.trajectory.history import portable
+from m3agent.agent.trajectory.history import DEEPEST, clean, portable
 from m3agent.agent.trajectory.sft import write_jsonl
 from m3agent.serving.client.messages import NO_ANSWER
 from m3agent.tools.registry import own_schemas

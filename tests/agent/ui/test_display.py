@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from m3agent.agent.fix.suites import NO_TESTS
+from m3agent.agent.fix.sandbox_setup import NO_TESTS
 from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, NOT_TESTED, TEST, UNTESTED, MakeRepo, chunk, events
 from tests.agent.ui.test_status_row import NASTY, turn_ended
 from tests.command_line import command

@@ -188,11 +188,7 @@ CLASSES = [
         affected(VALUE, whole=True, names=["value"]),
     ),
     # removed methods
-    (
-        "    def __init__(self):\n        self.x = 1\n",
-        "",
-        affected(INIT, whole=True, names=["__init__"]),
-    ),
+    ("    def __init__(self):\n        self.x = 1\n", "", affected(INIT, whole=True, names=["__init__"])),
     # class headers and bodies
     ("class A(B, metaclass=M)", "class A(B)", outside(38)),
     ("class A(B,", "class A(C,", outside(38)),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.verify import baseline as baseline_module
-from m3agent.agent.verify import kept_runs
+from m3agent.agent.verify import baseline as baselines
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines, key_of
 from m3agent.sandbox.backends.factory import SandboxSpec
 from m3agent.sandbox.backends.sandbox import SandboxLimits
@@ -185,7 +185,7 @@ def test_without_a_place_to_write_nothing_is_kept(tmp_path: Path) -> None:
 def test_the_least_recently_used_results_are_deleted(
     kept: KeptBaselines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_runs, "MOST_KEPT", 2)
+    monkeypatch.setattr(baselines, "MOST_KEPT", 2)
     for position, name in enumerate("abc"):
         kept.write(name, REPORT)
         os.utime(kept.folder / f"{name}.json", (position, position))
@@ -198,11 +198,11 @@ def test_large_results_are_deleted_before_their_number_is_reached(
     kept: KeptBaselines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept.write("first", REPORT)
-    monkeypatch.setattr(kept_runs, "MOST_BYTES", (kept.folder / "first.json").stat().st_size)
+    monkeypatch.setattr(baselines, "MOST_BYTES", (kept.folder / "first.json").stat().st_size)
     os.utime(kept.folder / "first.json", (0, 0))
     kept.write("new", REPORT)
     assert (kept.read("first"), kept.read("new")) == (None, REPORT)
-    monkeypatch.setattr(kept_runs, "MOST_BYTES", 1)
+    monkeypatch.setattr(baselines, "MOST_BYTES", 1)
     kept.write("new", REPORT)
     assert kept.read("new") == REPORT, "the newest one is always kept"
 

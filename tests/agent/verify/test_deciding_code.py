@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.agent.verify.deciding_code import COMPARES, MACRO, RUNNER
-from m3agent.agent.verify.review import findings_of
+from m3agent.agent.verify.review import COMPARES, MACRO, RUNNER, findings_of
 from m3agent.tools.runners.base import Tree
 from m3agent.tools.runners.go import Go
 from m3agent.tools.runners.javascript.packages import set_up_files

@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.agent.verify.inverted_runs import (
-    EQUAL,
-    Copies,
-    CopiesSeen,
-    Copy,
-    copies_of,
-    run_copies,
-)
+from m3agent.agent.verify.inverted_runs import EQUAL, Copies, CopiesSeen, Copy, copies_of, run_copies
 from m3agent.agent.verify.inverted_tests import (
     NO_COPY,
     NOT_ALONE,
@@ -425,8 +418,7 @@ def test_a_test_that_depends_on_its_values_counts_against_code_for_review_only()
 
 
 @pytest.mark.parametrize(
-    ("code", "lines"),
-    [("x = 1\n", 0), ("class A:\n    pass\n", 1), ("class A:\n    __eq__ = same\n", 2)],
+    ("code", "lines"), [("x = 1\n", 0), ("class A:\n    pass\n", 1), ("class A:\n    __eq__ = same\n", 2)]
 )
 def test_lines_are_read_if_the_patch_may_change_comparisons(code: str, lines: int) -> None:
     seen = CopiesSeen(

@@ -9,10 +9,10 @@ import pytest
 
 from m3agent.agent.verify.evidence import Evidence
 from m3agent.agent.verify.inverted_runs import CopiesSeen
+from m3agent.agent.verify.pair import Repeats
 from m3agent.agent.verify.review import Finding
 from m3agent.agent.verify.rules import RULES, Verdict, could_decide, judge
 from m3agent.agent.verify.scope import Scope
-from m3agent.agent.verify.stability import Repeats
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.test_report import Signs, TestReport
 from m3agent.util.counted import counted

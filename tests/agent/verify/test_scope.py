@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.verify import suite
+from m3agent.agent.verify import scope as scopes
 from m3agent.agent.verify.feedback import feedback_on
-from m3agent.agent.verify.pair import FREE_SECONDS
+from m3agent.agent.verify.pair import FREE_SECONDS, Repeats
 from m3agent.agent.verify.related import files_of_tests_near
-from m3agent.agent.verify.scope import Scope, compared, hung, selected_tests
-from m3agent.agent.verify.stability import Repeats
-from m3agent.agent.verify.suite import divided
+from m3agent.agent.verify.scope import Scope, compared, divided, hung, selected_tests
 from m3agent.agent.verify.tree_runs import PER_RECORDED_TEST, PER_TEST, TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.sandbox import Sandbox
@@ -292,7 +290,7 @@ def test_the_tests_of_a_file_stay_together(idents: list[str], number: int, parts
 
 
 async def test_files_run_beside_each_other(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "PARTS", 2)
+    monkeypatch.setattr(scopes, "PARTS", 2)
     found = await trial({"code.py": FIXED.replace("2", "3")}, suite_of())
     assert found.broken == ("test_b.py::far",)
     assert found.scope == Scope(3, 3, 3, 0)
@@ -304,7 +302,7 @@ async def test_files_run_beside_each_other(trial: Trial, monkeypatch: pytest.Mon
 async def test_a_test_that_needs_one_of_another_sandbox_is_not_broken(
     trial: Trial, monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
-    monkeypatch.setattr(suite, "PARTS", parts)
+    monkeypatch.setattr(scopes, "PARTS", parts)
     trial.needs["test_b.py::far"] = "test_a.py::near"
     change = FIXED.replace("return 2", "pass\n    return 2")
     found = await trial({"code.py": change}, suite_of(), reruns=1)

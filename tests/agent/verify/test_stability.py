@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.verify.pair import Pair
-from m3agent.agent.verify.stability import Repeats, compare, repeat
+from m3agent.agent.verify.pair import Pair, Repeats, compare, repeat
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.verify import gathering
-from m3agent.agent.verify.pair import FREE_SECONDS
+from m3agent.agent.verify.pair import FREE_SECONDS, Repeats
 from m3agent.agent.verify.patched_files import PatchedFiles
 from m3agent.agent.verify.rules import Verdict
-from m3agent.agent.verify.stability import Repeats
 from m3agent.agent.verify.tree_runs import MadeRun, TreeRuns
 from m3agent.agent.verify.trees import trees_to_compare, trees_with_new_tests
 from m3agent.agent.verify.verify import Verification, verify
@@ -153,12 +152,7 @@ def test_tests_that_the_patch_writes_into_existing_files(tmp_path: Path) -> None
     assert trees is not None
     tests = {"test_a.py": "weaker test\n", "test_new.py": "new test\n", "tests/conftest.py": "hide\n"}
     assert files_of(workspace, trees[0]) == {"a.py": "old\n", "pytest.ini": "old\n", **tests}
-    assert files_of(workspace, trees[1]) == {
-        "a.py": "new\n",
-        "b.py": "new\n",
-        "pytest.ini": "old\n",
-        **tests,
-    }
+    assert files_of(workspace, trees[1]) == {"a.py": "new\n", "b.py": "new\n", "pytest.ini": "old\n", **tests}
 
 
 @pytest.mark.parametrize(

@@ -133,10 +133,7 @@ async def test_a_patch_to_the_tests_alone_is_not_verified(
     verification: RunVerification, changes: dict[str, str | None]
 ) -> None:
     """Also if another test of the patch turns green."""
-    own = {
-        "more.py": "X = 1\n",
-        "test_more.py": "def test_more():\n    import more\n    assert more.X\n",
-    }
+    own = {"more.py": "X = 1\n", "test_more.py": "def test_more():\n    import more\n    assert more.X\n"}
     result = await verification({**changes, **own})
     assert result.verdict == "failed"
     assert result.fixed == ("test_more.py::test_more",)
