@@ -6,13 +6,13 @@ stable core and signatures of other files come before it. The folders and the na
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from m3agent.agent.context.excerpt import block, body_of
-from m3agent.agent.context.folders import folder_lines
 from m3agent.agent.context.history import TAU
 from m3agent.agent.context.instructions import is_instructions
 from m3agent.agent.context.packer import Packing, PackSource
@@ -181,3 +181,33 @@ def _part(source: PackSource, tokens: int, part: str) -> PackedFile:
 def _text(packing: Packing, source: PackSource) -> str:
     """Return a file's text as the prompt shows it, without its delimiters."""
     return body_of(packing.chunk(source))
+
+
+_DEEPEST = 6
+_INTRO = b"Folders, with the number of files in each:"
+
+
+def folder_lines(names: Iterable[bytes], most: int) -> list[bytes]:
+    """Return at most `most` lines with the folders of some files, and a line before them; empty if nothing fits.
+
+    Where there are too many folders, the deeper ones are left out, and their files count for the folder above.
+
+    Args:
+        names: The paths of all files, as shown.
+        most: Largest number of folders.
+    """
+    folders = Counter(tuple(name.split(b"/")[:-1]) for name in names)
+    for depth in range(_DEEPEST, 0, -1):
+        tally: Counter[tuple[bytes, ...]] = Counter()
+        for folder, number in folders.items():
+            for end in range(min(len(folder), depth)):
+                tally[folder[:end]] += 0
+            tally[folder[:depth]] += number
+        if 1 < len(tally) <= most:
+            return [_INTRO, *(_line(folder, tally[folder]) for folder in sorted(tally))]
+    return []
+
+
+def _line(folder: tuple[bytes, ...], number: int) -> bytes:
+    name = folder[-1] if folder else b"."
+    return b"%b%b/ %d" % (b"  " * len(folder), name, number)

@@ -28,8 +28,7 @@ from m3agent.agent.repo.host_git import HostGit
 
 TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
 if TYPE_CHECKING:
-    from m3agent.agent.context.counting import Counting
-    from m3agent.agent.context.tokenizer.counter import Counter
+    from m3agent.agent.context.tokenizer.counter import Counter, Counting
     from m3agent.agent.context.tokenizer.source import TokenizerSource
 
 MAX_NAMES = 200
@@ -300,7 +299,7 @@ class Packing:
         self._news = True
         if source.form < FIRST_REASON and self.options.tokenizer is not None:
             if self._counting is None:
-                from m3agent.agent.context.counting import Counting
+                from m3agent.agent.context.tokenizer.counter import Counting
 
                 self._counting = Counting(self._open_counter)
             self._counting.add(chunk)

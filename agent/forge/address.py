@@ -31,6 +31,8 @@ class Server:
     """Characters of names that addresses have unchanged."""
     pulls: str
     """The folder of pull requests in the API."""
+    comments: str
+    """The folder of a pull request's comments in the API, below its project."""
     issue_pages: str
     """The folder of issues on a project's web page."""
     pull_pages: str
@@ -53,6 +55,7 @@ SERVERS: dict[ServerKind, Server] = {
         projects="repos",
         kept="/",
         pulls="pulls",
+        comments="issues/{number}/comments",
         issue_pages="issues",
         pull_pages="pull",
         new_pull="compare/{base}...{branch}?expand=1",
@@ -67,6 +70,7 @@ SERVERS: dict[ServerKind, Server] = {
         projects="projects",
         kept="",
         pulls="merge_requests",
+        comments="merge_requests/{number}/notes",
         issue_pages="-/issues",
         pull_pages="-/merge_requests",
         new_pull="-/merge_requests/new?merge_request%5Bsource_branch%5D={branch}&merge_request%5Btarget_branch%5D={base}",

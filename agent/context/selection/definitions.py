@@ -15,8 +15,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from m3agent.agent.context.selection.kinds import FileKind
-from m3agent.agent.context.selection.passages import Clues, Passage, folded, line_scores, read_clues
-from m3agent.agent.context.selection.pieces import Piece, merged, pieces_of
+from m3agent.agent.context.selection.passages import (
+    Clues,
+    Passage,
+    Piece,
+    folded,
+    line_scores,
+    merged,
+    pieces_of,
+    read_clues,
+)
 from m3agent.agent.context.selection.query import Query, read_issue
 from m3agent.agent.context.selection.terms import codes, words
 
