@@ -19,6 +19,7 @@ from m3agent.agent.repo.git_spawn import GitProcess
 from m3agent.agent.repo.host_git import HostGit
 from m3agent.agent.repo.repository import GitCommandFailed, git
 from m3agent.util.plain_file import open_plain
+from m3agent.util.record import record
 
 LIST = (
     *("ls-files", "-z", "-t", "--stage", "--modified", "--others", "--exclude-standard", "--full-name", ":/"),
@@ -26,39 +27,33 @@ LIST = (
 """git command for `parse_listing`: the index, changed files, and untracked files that are not ignored."""
 
 
+@record
 class FileListing:
-    """The files to read.
+    """The files to read."""
 
-    Attributes:
-        settled: Maps each path to True, or to False if the file differs from the index or is not in it.
-            Sorted by the paths' bytes.
-        left_out: Paths that are not files of this repository, with the reason.
-    """
-
-    __slots__ = ("left_out", "settled")
-
-    def __init__(self, settled: dict[str, bool], left_out: list[tuple[str, Reason]]) -> None:
-        self.settled = settled
-        self.left_out = left_out
+    settled: dict[str, bool]
+    """Maps each path to True, or to False if the file differs from the index or is not in it. Sorted by the paths' bytes."""
+    left_out: list[tuple[str, Reason]]
+    """Paths that are not files of this repository, with the reason."""
 
 
 def parse_listing(output: bytes) -> FileListing:
     """Parse git's output for `LIST`. Files that are not checked out (sparse checkouts) are not included."""
     found: dict[bytes, bool] = {}
     left_out: dict[bytes, Reason] = {}
-    for record in output.split(b"\0"):
-        tag = record[:1]
+    for entry in output.split(b"\0"):
+        tag = entry[:1]
         if tag == b"?":
-            path = record[2:]
+            path = entry[2:]
             if path.endswith(b"/"):
                 left_out[path] = SUBMODULE
             else:
                 found[path] = False
         elif tag in (b"H", b"C", b"M"):  # unchanged, changed, unmerged; "S" is not checked out
-            path = record[record.index(b"\t") + 1 :]
+            path = entry[entry.index(b"\t") + 1 :]
             if path.startswith(b".git/") or b"/.git/" in path:  # in an index that git did not write
                 left_out[path] = UNREADABLE
-            elif record[2:8] == b"160000":
+            elif entry[2:8] == b"160000":
                 left_out[path] = SUBMODULE
             else:
                 found[path] = tag == b"H"

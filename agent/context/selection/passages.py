@@ -51,6 +51,12 @@ class Clues:
     lines: tuple[tuple[tuple[str, ...], int], ...]
     """Paths, as their parts in lower case, each with a line number."""
 
+    @property
+    def names(self) -> dict[str, float]:
+        """Weight of each folded word."""
+        ascending = sorted(self.words.items(), key=lambda item: item[1])
+        return {name: weight for word, weight in ascending if (name := folded(word))}
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -207,43 +213,42 @@ def _parts(path: str) -> tuple[str, ...]:
 
 def _definitions(outline: str, end: int) -> list[_Definition]:
     """Return the definitions of an outline; each ends before the next one that is not inside it."""
-    entries = [entry for line in outline.split("\n") if (entry := _ENTRY.fullmatch(line))]
-    found: list[_Definition] = []
+    definitions: list[_Definition] = []
     following: list[tuple[int, int]] = []  # depth and line of later definitions, the nearest one last
-    for entry in reversed(entries):
-        number, depth = int(entry[1]), len(entry[2]) // 2
+    for number, depth, signature in reversed(_entries(outline)):
         while following and following[-1][0] > depth:
             following.pop()
         last = following[-1][1] - 1 if following else end
         following.append((depth, number))
-        head = _WORD.findall(entry[3].partition("(")[0])
+        head = _WORD.findall(signature.partition("(")[0])
         # A Go method has its receiver in parentheses before its name.
-        words = head if len(head) > 1 else _WORD.findall(entry[3])
-        found.append(_Definition(number, max(number, last), depth, tuple(words)))
-    return found[::-1]
+        words = head if len(head) > 1 else _WORD.findall(signature)
+        definitions.append(_Definition(number, max(number, last), depth, tuple(words)))
+    return definitions[::-1]
+
+
+def _entries(outline: str) -> list[tuple[int, int, str]]:
+    """Return the lines of an outline in the form of `definition_lines`."""
+    entries = [entry for line in outline.split("\n") if (entry := _ENTRY.fullmatch(line))]
+    return [(int(entry[1]), len(entry[2]) // 2, entry[3]) for entry in entries]
 
 
 def _defined(definitions: Sequence[_Definition], clues: Clues) -> list[tuple[_Definition, float]]:
     """Return each definition that a clue names, with its score."""
-    wanted: dict[str, float] = {}
-    for word, weight in clues.words.items():
-        wanted[folded(word)] = max(weight, wanted.get(folded(word), 0.0))
+    wanted = clues.names
     partial = [word for word, weight in wanted.items() if weight == _NAME and len(word) > 4]
-    exact: dict[str, list[int]] = {}
-    similar: dict[str, list[int]] = {}
+    meant: dict[tuple[float, str], list[int]] = {}
     for index, definition in enumerate(definitions):
         for name in dict.fromkeys(folded(word) for word in definition.words):
-            if name in wanted:
-                exact.setdefault(name, []).append(index)
-            for word in partial:
-                if word != name and word in name:
-                    similar.setdefault(word, []).append(index)
+            similar = [(_DEFINES_SIMILAR, word) for word in partial if word != name and word in name]
+            exact = [(_DEFINES, name)] if name in wanted else []
+            for clue in exact + similar:
+                meant.setdefault(clue, []).append(index)
     scores: dict[int, float] = {}
-    for factor, found in ((_DEFINES, exact), (_DEFINES_SIMILAR, similar)):
-        for word, indexes in found.items():
-            # A word of many definitions is a keyword, for example, and says little.
-            for index in indexes:
-                scores[index] = scores.get(index, 0.0) + factor * wanted[word] / len(indexes)
+    for (factor, word), indexes in meant.items():
+        # A word of many definitions is a keyword, for example, and says little.
+        for index in indexes:
+            scores[index] = scores.get(index, 0.0) + factor * wanted[word] / len(indexes)
     return [(definitions[index], score) for index, score in sorted(scores.items())]
 
 
@@ -286,8 +291,7 @@ def line_scores(path: str, text: str, lines: Sequence[str], clues: Clues) -> dic
     return scores
 
 
-_ENTRY = re.compile(r"(\d+)\t((?:  )*)(.*)")
-_WORD = re.compile(r"[^\W\d]\w*")
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _BEFORE = ("#", "//", "/*", "*", "--", ";;", "@")
 """A line that begins so and stands directly before a definition belongs to it."""
 _DOCSTRING = re.compile(r"[ \t]*[rRuUbB]{0,2}(\"\"\"|''')")
@@ -364,13 +368,8 @@ def pieces_of(text: str, outline: str | None) -> list[Piece]:
 
 def _starts(lines: Sequence[str], text: str, outline: str | None) -> list[_Start]:
     """Return the first lines of all definitions, and the file's first line."""
-    if outline:
-        found = [entry for line in outline.split("\n") if (entry := _ENTRY.fullmatch(line))]
-        entries = [(int(entry[1]), len(entry[2]) // 2, entry[3]) for entry in found]
-    else:
-        entries = definition_lines(text)
     starts = [_Start(1, 0, "")]
-    for number, depth, signature in entries:
+    for number, depth, signature in _entries(outline) if outline else definition_lines(text):
         if number > len(lines):
             continue
         line = number
@@ -386,9 +385,9 @@ def _starts(lines: Sequence[str], text: str, outline: str | None) -> list[_Start
 def _name(signature: str) -> str:
     """Return the name in a signature: the last word before its parameters, bases or value."""
     head = re.split(r"[(=:\[{<]", signature, maxsplit=1)[0]
-    words = _WORD.findall(head)
+    words = _IDENTIFIER.findall(head)
     if len(words) < 2 and "(" in signature:  # a Go method has its receiver in parentheses before its name
-        words = _WORD.findall(signature.partition(")")[2].partition("(")[0]) or words
+        words = _IDENTIFIER.findall(signature.partition(")")[2].partition("(")[0]) or words
     return words[-1] if words else signature
 
 

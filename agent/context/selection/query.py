@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from m3agent.agent.context.languages import is_code, is_prose
-from m3agent.agent.context.selection.imports import FOLDER_FILES
+from m3agent.agent.context.selection.imports import FOLDER_FILES, in_common
 from m3agent.agent.context.selection.terms import code, codes, words
 
 LONGEST_ISSUE = 200_000
@@ -107,7 +107,7 @@ def _credit(
 
     At least `least` parts must agree. Return whether any file does.
     """
-    shared = [(_common_end(path, parts), index) for index, path in named]
+    shared = [(in_common(reversed(path), reversed(parts)), index) for index, path in named]
     most = max(shared, default=(0, 0))[0]
     if most < least:
         return False
@@ -115,12 +115,3 @@ def _credit(
     for index in meant:
         values[index] = max(values[index], 1 / len(meant))
     return True
-
-
-def _common_end(one: Sequence[str], other: Sequence[str]) -> int:
-    number = 0
-    for a, b in zip(reversed(one), reversed(other), strict=False):
-        if a != b:
-            break
-        number += 1
-    return number
