@@ -45,7 +45,6 @@ class Excerpts:
     """Make excerpts of files for one issue.
 
     Args:
-        issue: The text of the issue.
         count: Returns the number of tokens of a chunk.
     """
 
@@ -60,10 +59,7 @@ class Excerpts:
         gets the rest.
 
         Args:
-            path: The file's path.
-            name: The path as shown.
             text: The file's text as the prompt shows it.
-            room: Largest number of tokens.
         """
         outline = plain_outline(text)
         ranked = find_passages(path, text, outline, self._clues)

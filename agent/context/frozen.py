@@ -110,7 +110,7 @@ def _appended(packing: Packing, note: bytes, base: _Base, budget: int | None) ->
         files[name] = PackedFile(name, count, len(source.data), part)
         if tokens * REBASE > tokens_of_base:
             return None
-    gone = sorted(base.files.keys() - {source.name.decode() for source in packing.sources})
+    gone = sorted(base.files.keys() - {source.packed.path for source in packing.sources})
     if gone:
         lines = "".join(f"{name}\n" for name in gone)
         appendix.append(f"<superseding>\nThese files are gone:\n{lines}</superseding>\n".encode())

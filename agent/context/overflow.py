@@ -35,13 +35,7 @@ _MOST_TRIES = 6
 
 
 class _Shown:
-    """The blocks of a context while it is arranged.
-
-    Args:
-        packing: The pack.
-        sources: The files that are ranked.
-        store: The store of outlines.
-    """
+    """The blocks of a context while it is arranged."""
 
     def __init__(self, packing: Packing, sources: Sequence[PackSource], store: TermStore) -> None:
         self.packing = packing
@@ -116,10 +110,7 @@ class _Shown:
 
 def arrange(packing: Packing, budget: int) -> Context:
     """Return a context of at most `budget` tokens, with the files ranked by the issue."""
-    options = packing.options
-    names = [name for name, reason in packing.dropped if reason is not CREDENTIALS]
-    names += (source.name for source in packing.sources)
-    folders = folder_lines(names, min(_MOST_FOLDERS, budget // _TOKENS_PER_FOLDER))
+    options, folders = packing.options, _folders(packing, budget)
     pinned, used = _pinned(packing.sources, budget // INSTRUCTIONS_SHARE)
     rest = [source for source in packing.sources if source not in pinned]
     with (
@@ -150,6 +141,12 @@ def arrange(packing: Packing, budget: int) -> Context:
     note = packing.not_shown(budget - tokens, folders)
     chunks = [chunk for chunk, _ in blocks]
     return packing.context([*chunks, note], _described(blocks), tokens + packing.count(note))
+
+
+def _folders(packing: Packing, budget: int) -> list[bytes]:
+    names = [name for name, reason in packing.dropped if reason is not CREDENTIALS]
+    names += (source.name for source in packing.sources)
+    return folder_lines(names, min(_MOST_FOLDERS, budget // _TOKENS_PER_FOLDER))
 
 
 def _described(blocks: Sequence[tuple[bytes, PackedFile]]) -> list[PackedFile]:

@@ -80,7 +80,6 @@ async def fetch(repository: Repository, refs: Sequence[str], objects: Path) -> N
     """Fetch references of origin into another folder. The user's repository does not change.
 
     Args:
-        repository: The user's repository.
         refs: The full names of the references.
         objects: The folder that receives the objects.
 
@@ -104,7 +103,6 @@ async def push(
     """Push `commit` as the branch `branch`, which is new or has only commits that `commit` follows.
 
     Args:
-        repository: The user's repository.
         commit: The id of the commit.
         branch: The name of the branch.
         remote: `origin`, or the address of another repository.
@@ -166,7 +164,6 @@ async def _git(
     """Run a git command that talks to a remote; return exit status, standard output and standard error.
 
     Args:
-        repository: The user's repository.
         command: The git command.
         args: Its arguments.
         more: Environment variables to add.

@@ -214,9 +214,7 @@ def parse_pull_request(spec: str, *, github_api: str, env: Mapping[str, str]) ->
     """Return the pull request or merge request with a web address.
 
     Args:
-        spec: The text that the user gave.
         github_api: The address of GitHub's API. It decides which host counts as GitHub.
-        env: The environment variables.
 
     Raises:
         UsageError: `spec` is no such address.
@@ -256,10 +254,8 @@ def parse_reference(
     """Return the issue that `spec` names; None if `spec` is not a reference to an issue on GitHub or GitLab.
 
     Args:
-        spec: The text that the user gave.
         github_api: The address of GitHub's API. It decides which host counts as GitHub.
         origin: Returns the address of the repository's origin remote. Called only if `spec` is `#N`.
-        env: The environment variables.
 
     Raises:
         UsageError: `spec` names something that is not an issue, or a host that is not configured as GitHub.

@@ -16,10 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from m3agent.agent.repo import git_spawn
-from m3agent.agent.repo.git_config import no_git
+from m3agent.agent.repo.git_config import first_words, no_git, unusable
 from m3agent.agent.repo.host_git import HostGit, find
 from m3agent.sandbox.store.git_command import for_no_repository, subcommand
 from m3agent.util.errors import EnvironmentFault, M3AgentError, UsageError
@@ -46,8 +45,7 @@ class GitCommandFailed(M3AgentError):
 
     def __init__(self, command: str, stderr: str) -> None:
         self.stderr = stderr
-        said = next((line for line in stderr.splitlines() if line.strip()), "it gave no reason")
-        self.said = said.removeprefix("fatal: ").removeprefix("error: ").strip().rstrip(".")
+        self.said = first_words(stderr) or "it gave no reason"
         super().__init__(f"git {command} failed: {self.said}.")
 
 
@@ -60,10 +58,7 @@ def git(
     own configuration names them.
 
     Args:
-        where: The repository.
-        args: The arguments.
         stdin: Bytes for standard input; None for an empty one.
-        timeout: In seconds; None for no limit.
 
     Raises:
         GitCommandFailed: The exit status is not zero.
@@ -95,19 +90,6 @@ def _run(
             if (fault := git_spawn.blocked(where.root)) is not None:
                 raise fault from None
     return command.run(*args, cwd=where.folder, stdin=stdin, timeout=timeout)
-
-
-class CommitEntry(NamedTuple):
-    """A file of a commit."""
-
-    path: str
-    """The path, relative to the root."""
-    mode: str
-    """Git's mode, as six octal digits."""
-    oid: str
-    """The id of the blob."""
-    size: int
-    """In bytes; 0 for a submodule."""
 
 
 @dataclass(frozen=True)
@@ -158,14 +140,8 @@ class Repository:
         """
         if self.root is None:
             return set()
-        out = self.git(
-            "status",
-            "--porcelain=v1",
-            "-z",
-            "--untracked-files=all",
-            "--no-renames",
-            "--ignore-submodules=dirty",
-        )
+        options = ("--untracked-files=all", "--no-renames", "--ignore-submodules=dirty")
+        out = self.git("status", "--porcelain=v1", "-z", *options)
         entries = [(entry[:2], os.fsdecode(entry[3:])) for entry in out.split(b"\0") if entry]
         return {path for _, path in entries} - own_files(
             self.root, (path for state, path in entries if state == b"??")
@@ -178,7 +154,7 @@ class Repository:
         submodules, and symbolic links that leave the work tree or lead nowhere. For a bare repository: the regular files of HEAD.
         """
         if self.root is None:
-            return [entry.path for entry in self.tree() if entry.mode not in (_SUBMODULE, _SYMLINK)]
+            return [path for mode, path in self._of_head() if mode not in (_SUBMODULE, _SYMLINK)]
         out = self.git("ls-files", "-z", "--stage")
         entries = (entry.split(b"\t", 1) for entry in out.split(b"\0") if entry)
         names = {path for meta, path in entries if not meta.startswith(_SUBMODULE.encode())}
@@ -204,22 +180,13 @@ class Repository:
 
     def submodules(self) -> set[str]:
         """Return the paths of HEAD's submodules."""
-        lines = self.git("ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0")
-        return {
-            os.fsdecode(line.split(b"\t", 1)[1]) for line in lines if line.startswith(_SUBMODULE.encode())
-        }
+        return {path for mode, path in self._of_head() if mode == _SUBMODULE}
 
-    def tree(self) -> list[CommitEntry]:
-        """Return every file of HEAD's tree, sorted by path."""
-        entries: list[CommitEntry] = []
-        for line in self.git("ls-tree", "-r", "-l", "-z", "--full-tree", "HEAD").split(b"\0"):
-            if line:
-                meta, path = line.split(b"\t", 1)
-                mode, _, oid, size = meta.decode().split()
-                entries.append(
-                    CommitEntry(os.fsdecode(path), mode, oid, int(size) if size.isdecimal() else 0)
-                )
-        return entries
+    def _of_head(self) -> Iterator[tuple[str, str]]:
+        """Yield mode and path of every file of HEAD, in the order of the paths."""
+        for line in self.git("ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0")[:-1]:
+            meta, path = line.split(b"\t", 1)
+            yield meta.decode().partition(" ")[0], os.fsdecode(path)
 
 
 def open_repository(path: Path) -> Repository:
@@ -245,7 +212,7 @@ def open_repository(path: Path) -> Repository:
     try:
         said = git(found, ["rev-parse", "--is-shallow-repository"]).decode().strip()
     except GitCommandFailed as error:
-        raise _damaged(error, found) from None
+        raise unusable(found.folder, error.said) from None
     branch = _branch(found)
     return Repository(found, _head(found, branch), branch, said == "true")
 
@@ -311,20 +278,13 @@ def _head(where: HostGit, branch: str | None) -> str:
                 f"The repository at {where.folder} has no commit on its branch {branch}: "
                 "commit the files first ('git add -A', 'git commit'), or check out a branch that has commits."
             ) from None
-        raise _damaged(error, where) from None
+        raise unusable(where.folder, error.said) from None
 
 
 def _ref_exists(where: HostGit, ref: str) -> bool:
     # A pattern distinguishes an absent reference from one that points to a missing object.
     listed = git(where, ["for-each-ref", "--format=%(refname)", ref])
     return ref.encode() in listed.splitlines()
-
-
-def _damaged(error: GitCommandFailed, where: HostGit) -> EnvironmentFault:
-    return EnvironmentFault(
-        f"The repository at {where.folder} cannot be used (git says: {error.said}): "
-        "repair it with 'git fsck', or clone it again."
-    )
 
 
 def _on_disk(root: Path, paths: Iterable[str]) -> Iterator[str]:
@@ -365,12 +325,7 @@ _PAGE = b"@generated by m3agent"
 
 
 def own_files(root: Path, untracked: Iterable[str]) -> set[str]:
-    """Return the paths of untracked files that m3agent wrote. They are not part of the user's work.
-
-    Args:
-        root: The work tree.
-        untracked: Paths relative to it.
-    """
+    """Return the paths of untracked files that m3agent wrote. They are not part of the user's work."""
     return {path for path in untracked if path.endswith((".json", ".html")) and _is_own(root / path)}
 
 

@@ -106,11 +106,6 @@ def find_passages(path: str, text: str, outline: str, clues: Clues) -> list[Pass
 
     A definition is a passage with its body; anything else is a line with a few lines around it.
 
-    Args:
-        path: The file's path.
-        text: The file's text.
-        outline: Its outline; empty if it has none.
-
     Returns:
         The first lines of the file if no clue points at a line and there is no outline.
     """
@@ -349,7 +344,6 @@ def pieces_of(text: str, outline: str | None) -> list[Piece]:
     """Return the pieces of a file in order. Together they hold every line that is not blank.
 
     Args:
-        text: The file's text.
         outline: Its outline (`outline.outline`); None makes one with patterns.
     """
     lines = text.split("\n")

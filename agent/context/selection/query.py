@@ -45,16 +45,11 @@ def read_issue(issue: str) -> Query:
     files: dict[tuple[str, ...], None] = {}
     modules: dict[tuple[str, ...], None] = {}
     for mention in dict.fromkeys(_MENTION.findall(issue)):
-        if len(mention) > _LONGEST_MENTION:
-            continue
-        whole = _LINE_NUMBER.sub("", mention).strip(".:-")
-        parts = tuple(part for part in _SEPARATORS.split(whole) if part not in ("", ".", ".."))
-        if not parts:
-            continue
-        if is_code(parts[-1]) or is_prose(parts[-1]):
+        parts = _parts(mention)
+        if parts and (is_code(parts[-1]) or is_prose(parts[-1])):
             files[tuple(part.lower() for part in parts)] = None
         else:
-            names_in = tuple(name.lower() for part in parts for name in part.split(".") if name)
+            names_in = tuple(filter(None, ".".join(parts).lower().split(".")))
             if len(names_in) > 1:
                 modules[names_in] = None
     return Query(
@@ -63,6 +58,13 @@ def read_issue(issue: str) -> Query:
         tuple(files),
         tuple(modules),
     )
+
+
+def _parts(mention: str) -> list[str]:
+    if len(mention) > _LONGEST_MENTION:
+        return []
+    whole = _LINE_NUMBER.sub("", mention).strip(".:-")
+    return [part for part in _SEPARATORS.split(whole) if part not in ("", ".", "..")]
 
 
 def mentioned(paths: Sequence[str], query: Query) -> list[float]:

@@ -146,14 +146,9 @@ def select(
     """Choose what to show of `candidates` in at most `budget` tokens.
 
     Args:
-        candidates: The files.
-        issue: The text of the issue; may be empty.
-        budget: Largest number of tokens.
-        terms: The store of terms.
         outline_tokens: Returns the tokens of a candidate's outline, or None if it has none. It is called only
             for files whose outline may be shown.
         divide: Chooses parts of the files that are near the issue, best first. Without it, files are whole.
-        progress: Receives the progress of reading.
     """
     signs = read_signs(candidates, read_issue(issue), terms, progress)
     by_prior = _ranked(candidates, static_values(candidates, signs, weights))

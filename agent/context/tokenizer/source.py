@@ -85,11 +85,6 @@ def find_tokenizer(
     Args:
         wanted: A tokenizer.json, a folder that contains one, or `server` for the tokenizer of the server at
             `endpoint`. None for the model's own tokenizer, if Hugging Face's cache has it.
-        env: Environment variables.
-        cache: Folder for derived data.
-        model: Name of the model.
-        endpoint: Address of the model server.
-        api_key: Key of the model server.
 
     Raises:
         UsageError: The wanted tokenizer does not exist.
