@@ -16,12 +16,7 @@ from m3agent.agent.context.chunk_format import (
     estimate,
     shown_name,
 )
-from m3agent.agent.context.files import (
-    FileListing,
-    WorkTree,
-    list_generated,
-    list_matching,
-)
+from m3agent.agent.context.files import FileListing, WorkTree, list_generated, list_matching
 from m3agent.agent.context.history import FileHistory, sort_key
 from m3agent.agent.context.types import Context, PackedFile
 from m3agent.agent.repo.host_git import HostGit

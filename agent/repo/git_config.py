@@ -56,14 +56,7 @@ _Keys = list[tuple[str, str | None]]
 
 
 def make(
-    root: str | None,
-    git_dir: str,
-    common_dir: str,
-    stamp: str,
-    state: str | None,
-    name: str,
-    *,
-    remote: bool,
+    root: str | None, git_dir: str, common_dir: str, stamp: str, state: str | None, name: str, *, remote: bool
 ) -> tuple[str, bytes]:
     """Write m3agent's common folder for a repository.
 

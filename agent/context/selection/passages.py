@@ -167,8 +167,7 @@ def write_outline(outline: str, clues: Clues, size: int) -> str:
     definitions = _definitions(outline, 0)
     named = {definition.first for definition, _ in _defined(definitions, clues)}
     ranked = sorted(
-        range(len(definitions)),
-        key=lambda i: (definitions[i].first not in named, definitions[i].depth, i),
+        range(len(definitions)), key=lambda i: (definitions[i].first not in named, definitions[i].depth, i)
     )
     size -= _bytes(_rest(len(entries)))
     chosen: list[int] = []

@@ -222,15 +222,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         "body",
-        [
-            b"<html>Welcome</html>",
-            b"",
-            b"[" * 100_000,
-            [1],
-            {"title": None},
-            {"hello": 1},
-            "text",
-        ],
+        [b"<html>Welcome</html>", b"", b"[" * 100_000, [1], {"title": None}, {"hello": 1}, "text"],
         ids=["page", "nothing", "nested", "list", "no title", "other", "string"],
     )
     def test_responses_that_are_not_from_the_api(self, tracker: TrackerServer, body: Any) -> None:
