@@ -162,42 +162,43 @@ class Project:
 
 
 @dataclass(frozen=True)
-class IssueReference(Project):
-    """An issue on GitHub or GitLab."""
+class _Numbered(Project):
+    """An issue or a pull request."""
 
     number: int
+
+    @property
+    def label(self) -> str:
+        """The name to show to people."""
+        return f"{self.project}{self._sign}{self.number}"
+
+    @property
+    def url(self) -> str:
+        """Its web page."""
+        return f"{self.page}/{self._pages}/{self.number}"
+
+    @property
+    def _sign(self) -> str:
+        return "#"
+
+    @property
+    def _pages(self) -> str:
+        return self.server.issue_pages
+
+
+@dataclass(frozen=True)
+class IssueReference(_Numbered):
+    """An issue on GitHub or GitLab."""
 
     noun = "issue"
     instead = ", or give the issue's text as a file"
 
-    @property
-    def label(self) -> str:
-        """The name to show to people."""
-        return f"{self.project}#{self.number}"
-
-    @property
-    def url(self) -> str:
-        """The issue's web page."""
-        return f"{self.page}/{self.server.issue_pages}/{self.number}"
-
 
 @dataclass(frozen=True)
-class PullReference(Project):
+class PullReference(_Numbered):
     """A pull request on GitHub, or a merge request on GitLab."""
 
-    number: int
-
     noun = "pull request"
-
-    @property
-    def label(self) -> str:
-        """The name to show to people."""
-        return f"{self.project}{self.server.pull_sign}{self.number}"
-
-    @property
-    def url(self) -> str:
-        """The pull request's web page."""
-        return f"{self.page}/{self.server.pull_pages}/{self.number}"
 
     @property
     def pull_api(self) -> str:
@@ -208,6 +209,14 @@ class PullReference(Project):
     def ref(self) -> str:
         """The reference under which the project's repository has its last commit."""
         return f"{self.server.pull_refs}/{self.number}/head"
+
+    @property
+    def _sign(self) -> str:
+        return self.server.pull_sign
+
+    @property
+    def _pages(self) -> str:
+        return self.server.pull_pages
 
 
 def parse_pull_request(spec: str, *, github_api: str, env: Mapping[str, str]) -> PullReference:

@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from m3agent.agent.context.selection.query import LONGEST_ISSUE
 from m3agent.agent.context.selection.terms import definition_lines
@@ -79,26 +80,24 @@ class _Definition:
 def read_clues(issue: str) -> Clues:
     """Return the clues in an issue: names, quoted texts, and lines of files."""
     issue = issue[:LONGEST_ISSUE]
-    names = dict.fromkeys(word for code in _QUOTED_CODE.findall(issue) for word in _WORD.findall(code))
-    names |= dict.fromkeys(one or other for one, other in _USED_AS_NAME.findall(issue))
-    words: dict[str, float] = {}
-    for word in (*names, *_WORD.findall(issue)):
-        if len(words) == _MOST_WORDS:
-            break
-        if word not in words and len(word) > 2:
-            is_name = word in names or _LOOKS_LIKE_NAME.search(word)
-            words[word] = _NAME if is_name else _PLAIN
     strings = [next(filter(None, groups)).strip() for groups in _STRING_TEXT.findall(issue)]
     strings += [message.strip() for message in _ERROR.findall(issue)]
     # A single word is a clue already.
     phrases = dict.fromkeys(text for text in strings if len(text) > 3 and not _WORD.fullmatch(text))
-    lines = {
-        (parts, int(number)): None
-        for pattern in (_FRAME, _LINE_REFERENCE)
-        for path, number in pattern.findall(issue)
-        if (parts := _parts(path))
+    references = (*_FRAME.findall(issue), *_LINE_REFERENCE.findall(issue))
+    lines = dict.fromkeys((parts, int(number)) for path, number in references if (parts := _parts(path)))
+    return Clues(_weights(issue), tuple(phrases)[:_MOST_STRINGS], tuple(lines)[:_MOST_LINES])
+
+
+def _weights(issue: str) -> dict[str, float]:
+    """Return the weight of each word; names come first, because there is a limit."""
+    names = dict.fromkeys(word for code in _QUOTED_CODE.findall(issue) for word in _WORD.findall(code))
+    names |= dict.fromkeys(before or after for before, after in _USED_AS_NAME.findall(issue))
+    every = dict.fromkeys(word for word in (*names, *_WORD.findall(issue)) if len(word) > 2)
+    return {
+        word: _NAME if word in names or _LOOKS_LIKE_NAME.search(word) else _PLAIN
+        for word in islice(every, _MOST_WORDS)
     }
-    return Clues(words, tuple(phrases)[:_MOST_STRINGS], tuple(lines)[:_MOST_LINES])
 
 
 def find_passages(path: str, text: str, outline: str, clues: Clues) -> list[Passage]:

@@ -79,23 +79,22 @@ def mentioned(paths: Sequence[str], query: Query) -> list[float]:
     stems = {name for parts in query.modules for name in parts}
     if not names and not stems:
         return values
-    by_name: dict[str, list[tuple[int, list[str]]]] = {}
-    by_stem: dict[str, list[tuple[int, list[str]]]] = {}
+    by_name: dict[str, list[tuple[int, list[str]]]] = {name: [] for name in names}
+    by_stem: dict[str, list[tuple[int, list[str]]]] = {stem: [] for stem in stems}
     for index, path in enumerate(paths):
-        parts = path.lower().split("/")
-        name = parts[-1]
-        if name in names:
-            by_name.setdefault(name, []).append((index, parts))
+        *folders, name = path.lower().split("/")
         stem = name.partition(".")[0]
-        module = parts[:-1] if stem in FOLDER_FILES and len(parts) > 1 else [*parts[:-1], stem]
+        module = folders if stem in FOLDER_FILES and folders else [*folders, stem]
+        if name in names:
+            by_name[name].append((index, [*folders, name]))
         if module[-1] in stems:
-            by_stem.setdefault(module[-1], []).append((index, module))
+            by_stem[module[-1]].append((index, module))
     for file in query.files:
-        _credit(values, by_name.get(file[-1], ()), file, least=1)
+        _credit(values, by_name[file[-1]], file, least=1)
     for dotted in query.modules:
         for least in (2, 1):
             if any(
-                _credit(values, by_stem.get(dotted[end - 1], ()), dotted[:end], least)
+                _credit(values, by_stem[dotted[end - 1]], dotted[:end], least)
                 for end in range(len(dotted), 0, -1)
             ):
                 break

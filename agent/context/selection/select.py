@@ -141,7 +141,6 @@ def select(
     outline_tokens: Callable[[int], int | None] | None = None,
     divide: Divide | None = None,
     progress: Progress | None = None,
-    weights: Weights = DEFAULT,
 ) -> Selection:
     """Choose what to show of `candidates` in at most `budget` tokens.
 
@@ -151,45 +150,38 @@ def select(
         divide: Chooses parts of the files that are near the issue, best first. Without it, files are whole.
     """
     signs = read_signs(candidates, read_issue(issue), terms, progress)
-    by_prior = _ranked(candidates, static_values(candidates, signs, weights))
-    by_issue = _ranked(candidates, issue_values(candidates, signs, weights)) if issue.strip() else by_prior
-
-    def in_order(chosen: Iterable[int]) -> list[int]:
-        return sorted(chosen, key=lambda i: (candidates[i].order, candidates[i].path))
-
-    def tokens(index: int) -> int:
-        return candidates[index].tokens
-
+    by_prior = _ranked(candidates, static_values(candidates, signs))
+    by_issue = _ranked(candidates, issue_values(candidates, signs)) if issue.strip() else by_prior
     divide = divide if issue.strip() else None
     stable = budget if divide is None else max(0, budget - _FOR_ISSUE)
-    share = weights.core_beside_outlines if outline_tokens else weights.core
-    core, used = _fill(by_prior, tokens, int(stable * share))
+    share = DEFAULT.core_beside_outlines if outline_tokens else DEFAULT.core
+    core, used = _fill(candidates, by_prior, int(stable * share))
     shown = set(core)
     outlined: list[int] = []
     if outline_tokens:
         rest = [i for i in by_prior if i not in shown]
-        outlined, more = _outlines(candidates, rest, outline_tokens, int(stable * weights.outlines))
+        outlined, more = _outlines(candidates, rest, outline_tokens, int(stable * DEFAULT.outlines))
         used += more
-    room = budget - used
+    ranked = [i for i in by_issue if i not in shown]
     divided: Mapping[int, int | None] = {}
     if divide:
-        divided = divide(_near(candidates, signs, weights, shown), min(room, _FOR_ISSUE))
-        room -= sum(tokens(i) if part is None else part for i, part in divided.items())
-    ranked = [i for i in by_issue if i not in shown]
-    others, _ = _fill((i for i in _last(candidates, signs, ranked) if i not in divided), tokens, room)
-    chosen = {*divided, *others}
+        divided = divide(_near(candidates, signs, shown), min(budget - used, _FOR_ISSUE))
+        used += sum(candidates[i].tokens if part is None else part for i, part in divided.items())
+    others = [i for i in _last(candidates, signs, ranked) if i not in divided]
+    chosen = {*divided, *_fill(candidates, others, budget - used)[0]}
     tail = [i for i in ranked if i in chosen]
-    shown.update(outlined, tail)
-    dropped = [i for i in range(len(candidates)) if i not in shown]
+    dropped = sorted({*range(len(candidates))}.difference(core, outlined, tail))
     parts = frozenset(i for i, part in divided.items() if part is not None)
-    return Selection(in_order(core), in_order(outlined), tail[::-1], dropped, parts)
+    return Selection(_in_order(candidates, core), _in_order(candidates, outlined), tail[::-1], dropped, parts)
 
 
-def _near(
-    candidates: Sequence[Candidate], signs: Evidence, weights: Weights, shown: Collection[int]
-) -> list[Near]:
+def _in_order(candidates: Sequence[Candidate], chosen: Iterable[int]) -> list[int]:
+    return sorted(chosen, key=lambda i: (candidates[i].order, candidates[i].path))
+
+
+def _near(candidates: Sequence[Candidate], signs: Evidence, shown: Collection[int]) -> list[Near]:
     """Return the files that are not shown yet, best first, whatever their size."""
-    values = scaled(relevance(signs, weights))
+    values = scaled(relevance(signs, DEFAULT))
     return [
         Near(i, values[i] + signs.mentions[i], signs.kinds[i])
         for i in _last(candidates, signs, _ranked(candidates, values))
@@ -211,14 +203,14 @@ def _ranked(candidates: Sequence[Candidate], values: list[float]) -> list[int]:
     return sorted(range(len(candidates)), key=lambda i: (-round(values[i], 9), candidates[i].path))
 
 
-def _fill(ranked: Iterable[int], cost: Callable[[int], int], room: int) -> tuple[list[int], int]:
+def _fill(candidates: Sequence[Candidate], ranked: Iterable[int], room: int) -> tuple[list[int], int]:
     """Return the best files that fit into `room` tokens, and their total tokens."""
     chosen: list[int] = []
     used = 0
     for index in ranked:
-        if used + (tokens := cost(index)) <= room:
+        if used + candidates[index].tokens <= room:
             chosen.append(index)
-            used += tokens
+            used += candidates[index].tokens
     return chosen, used
 
 

@@ -78,7 +78,7 @@ class Counter(Protocol):
         """
         ...
 
-    def count_many(self, texts: Sequence[str], threads: int = 2) -> list[int]:
+    def count_many(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text."""
         ...
 
@@ -180,27 +180,8 @@ class _FileCounter:
             return self._count_long(text)
         return len(self._encoder.encode(text, _NO_SPECIAL))
 
-    def count_many(self, texts: Sequence[str], threads: int = 2) -> list[int]:
-        if threads == 1 or len(texts) < 2:
-            return [self.count(text) for text in texts]
-        from concurrent.futures import ThreadPoolExecutor
-
-        counts = [0] * len(texts)
-        # The longest texts first, so that the threads end together. They share one iterator.
-        numbers = iter(sorted(range(len(texts)), key=lambda number: -len(texts[number])))
-
-        def work() -> None:
-            for number in numbers:
-                counts[number] = self.count(texts[number])
-
-        with ThreadPoolExecutor(threads) as pool:
-            try:
-                for done in [pool.submit(work) for _ in range(threads)]:
-                    done.result()
-            finally:
-                for _ in numbers:  # after a failure the rest is not needed
-                    pass
-        return counts
+    def count_many(self, texts: Sequence[str]) -> list[int]:
+        return [self.count(text) for text in texts]
 
     def _count_long(self, text: str) -> int:
         r"""Return the number of tokens of a text that may contain a very long run of white space.
@@ -298,6 +279,6 @@ class Counting:
             while (work := self._queue.get()) is not None:
                 number, chunks = work
                 if self._counter is not None:
-                    self._counts[number] = self._counter.count_many([chunk.decode() for chunk in chunks], 1)
+                    self._counts[number] = self._counter.count_many([chunk.decode() for chunk in chunks])
         except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._errors.append(error)
