@@ -57,9 +57,6 @@ class Excerpts:
 
         Passages get up to two thirds of the room, because they are what the issue is about. The outline
         gets the rest.
-
-        Args:
-            text: The file's text as the prompt shows it.
         """
         outline = plain_outline(text)
         ranked = find_passages(path, text, outline, self._clues)
@@ -105,7 +102,6 @@ def excerpts_of_named(packing: Packing, read: Callable[[str], bytes | None]) -> 
     """Return excerpts of the files that the issue names, and take their tokens from the pack's room.
 
     Args:
-        packing: The pack, with all files added.
         read: Returns the first `READ_BYTES` bytes of a file; None if it cannot be read.
     """
     paths = [*(source.path for source in packing.sources), *packing.large]

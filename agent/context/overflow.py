@@ -188,10 +188,6 @@ def folder_lines(names: Iterable[bytes], most: int) -> list[bytes]:
     """Return at most `most` lines with the folders of some files, and a line before them; empty if nothing fits.
 
     Where there are too many folders, the deeper ones are left out, and their files count for the folder above.
-
-    Args:
-        names: The paths of all files, as shown.
-        most: Largest number of folders.
     """
     folders = Counter(tuple(name.split(b"/")[:-1]) for name in names)
     for depth in range(_DEEPEST, 0, -1):

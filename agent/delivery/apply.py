@@ -394,7 +394,6 @@ def _write_commit(
 
     Args:
         ref: The full name of a reference that does not exist.
-        parents: The commits that the new one follows.
         root: The tree that the patch changes; None for that of the first parent.
     """
     patched = workspace.entries(patch.tree)

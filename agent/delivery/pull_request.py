@@ -193,7 +193,6 @@ async def push_further(
 
     Args:
         patch: The difference from `to.tree`.
-        name: A name that no other reference of m3agent has.
 
     Raises:
         PermissionRefused, EnvironmentFault: The push is refused, or would overwrite what somebody else did.

@@ -32,7 +32,6 @@ def for_model(
     """Return the message to the model.
 
     Args:
-        logs: What they printed, by key.
         conflict: The patch so far, if it conflicts with the target branch; else None.
     """
     parts = [f"Your change is pull request {label} now. This happened there:"]

@@ -93,9 +93,6 @@ async def read_change(
 ) -> Change:
     """Return the patch with its trees. The user's repository does not change.
 
-    Args:
-        folder: Receives a store for the trees.
-
     Raises:
         UsageError: There is no such patch, or it does not apply.
         PermissionRefused, EnvironmentFault: A pull request cannot be fetched.

@@ -67,8 +67,6 @@ def make(
     atomically as the last step.
 
     Args:
-        common_dir: The git folder that linked work trees share.
-        stamp: Identifies the state of the repository's configuration.
         remote: Also keep the keys for talking to a remote.
 
     Returns:

@@ -57,9 +57,6 @@ def git(
     Nothing in the repository can make git start a program or prompt the user. Filters run only if the user's
     own configuration names them.
 
-    Args:
-        stdin: Bytes for standard input; None for an empty one.
-
     Raises:
         GitCommandFailed: The exit status is not zero.
         EnvironmentFault: Git or the folder is missing, or git did not end in time.
