@@ -270,10 +270,7 @@ class _Follower:
         except M3AgentError as error:
             self._say(f"the answer could not be written on {self._pull.what}: {error}")
         if result.opened is None:
-            if result.status in HANDED_OVER and result.exit_code > 1:
-                return Followed("the push was refused, as the error says", result.exit_code)
-            why = f"the conflict with {seen.target} is not resolved" if conflict else "nothing was pushed"
-            return Followed(f"{why}: {result.reason}", result.exit_code or 1)
+            return _without_push(result, seen.target if conflict else None)
         if result.opened.commit != seen.head:
             self._replaced.add(seen.head)
         self._session, self._commit = result.session, result.opened.commit
@@ -359,6 +356,14 @@ class _Started:
 
 
 _LIMIT = EXIT_CODES[Status.LIMIT]
+
+
+def _without_push(result: FixResult, conflicting: str | None) -> Followed:
+    """Return why following ends after a round that pushed nothing; `conflicting` is the branch with a conflict."""
+    if result.status in HANDED_OVER and result.exit_code > 1:
+        return Followed("the push was refused, as the error says", result.exit_code)
+    why = "nothing was pushed" if conflicting is None else f"the conflict with {conflicting} is not resolved"
+    return Followed(f"{why}: {result.reason}", result.exit_code or 1)
 
 
 def carried(store: TreeStore, tree: str, old: str, new: str) -> str:

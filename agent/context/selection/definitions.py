@@ -1,6 +1,6 @@
 """Choose the definitions that an issue is about, with their bodies, their tests, and what they call.
 
-Each file near the issue is divided into pieces (`pieces`). A piece gets a score from the issue's words and names, from
+Each file near the issue is divided into pieces (`passages`). A piece gets a score from the issue's words and names, from
 its file, and from the pieces that call it or are called by it. Tests get one from the definitions that they use. The best
 pieces are shown within the room. A file of which most is shown is shown whole.
 

@@ -1,4 +1,4 @@
-"""Find the passages of a file that an issue is about, and write an outline and passages within a size.
+"""Divide a file into pieces, find the passages that an issue is about, and write an outline and passages within a size.
 
 Everything here is a pure function of the issue, the file's text and its outline.
 """

@@ -75,19 +75,15 @@ def mentioned(paths: Sequence[str], query: Query) -> list[float]:
     dotted name matches the modules of its longest prefix that matches any.
     """
     values = [0.0] * len(paths)
-    names = {parts[-1] for parts in query.files}
-    stems = {name for parts in query.modules for name in parts}
-    if not names and not stems:
+    if not query.files and not query.modules:
         return values
-    by_name: dict[str, list[tuple[int, list[str]]]] = {name: [] for name in names}
-    by_stem: dict[str, list[tuple[int, list[str]]]] = {stem: [] for stem in stems}
+    by_name: dict[str, list[tuple[int, list[str]]]] = {parts[-1]: [] for parts in query.files}
+    by_stem: dict[str, list[tuple[int, list[str]]]] = {name: [] for parts in query.modules for name in parts}
     for index, path in enumerate(paths):
-        *folders, name = path.lower().split("/")
-        stem = name.partition(".")[0]
-        module = folders if stem in FOLDER_FILES and folders else [*folders, stem]
-        if name in names:
-            by_name[name].append((index, [*folders, name]))
-        if module[-1] in stems:
+        parts = path.lower().split("/")
+        if parts[-1] in by_name:
+            by_name[parts[-1]].append((index, parts))
+        if (module := _module(parts))[-1] in by_stem:
             by_stem[module[-1]].append((index, module))
     for file in query.files:
         _credit(values, by_name[file[-1]], file, least=1)
@@ -99,6 +95,12 @@ def mentioned(paths: Sequence[str], query: Query) -> list[float]:
             ):
                 break
     return values
+
+
+def _module(parts: list[str]) -> list[str]:
+    *folders, name = parts
+    stem = name.partition(".")[0]
+    return folders if stem in FOLDER_FILES and folders else [*folders, stem]
 
 
 def _credit(

@@ -154,14 +154,8 @@ def select(
     by_issue = _ranked(candidates, issue_values(candidates, signs)) if issue.strip() else by_prior
     divide = divide if issue.strip() else None
     stable = budget if divide is None else max(0, budget - _FOR_ISSUE)
-    share = DEFAULT.core_beside_outlines if outline_tokens else DEFAULT.core
-    core, used = _fill(candidates, by_prior, int(stable * share))
+    core, outlined, used = _core(candidates, by_prior, outline_tokens, stable)
     shown = set(core)
-    outlined: list[int] = []
-    if outline_tokens:
-        rest = [i for i in by_prior if i not in shown]
-        outlined, more = _outlines(candidates, rest, outline_tokens, int(stable * DEFAULT.outlines))
-        used += more
     ranked = [i for i in by_issue if i not in shown]
     divided: Mapping[int, int | None] = {}
     if divide:
@@ -173,6 +167,23 @@ def select(
     dropped = sorted({*range(len(candidates))}.difference(core, outlined, tail))
     parts = frozenset(i for i, part in divided.items() if part is not None)
     return Selection(_in_order(candidates, core), _in_order(candidates, outlined), tail[::-1], dropped, parts)
+
+
+def _core(
+    candidates: Sequence[Candidate],
+    ranked: Sequence[int],
+    outline_tokens: Callable[[int], int | None] | None,
+    budget: int,
+) -> tuple[list[int], list[int], int]:
+    """Return the files and the outlines that all issues share, and their total tokens."""
+    if outline_tokens is None:
+        core, used = _fill(candidates, ranked, int(budget * DEFAULT.core))
+        return core, [], used
+    core, used = _fill(candidates, ranked, int(budget * DEFAULT.core_beside_outlines))
+    shown = set(core)
+    rest = [i for i in ranked if i not in shown]
+    outlined, more = _outlines(candidates, rest, outline_tokens, int(budget * DEFAULT.outlines))
+    return core, outlined, used + more
 
 
 def _in_order(candidates: Sequence[Candidate], chosen: Iterable[int]) -> list[int]:
