@@ -17,7 +17,6 @@ from m3agent.agent.context.rules import (
 )
 from m3agent.agent.repo.git_spawn import GitProcess
 from m3agent.agent.repo.host_git import HostGit
-from m3agent.agent.repo.repository import GitCommandFailed, git
 from m3agent.util.plain_file import open_plain
 from m3agent.util.record import record
 
@@ -176,6 +175,8 @@ def read_commit(where: HostGit, head: str) -> Iterator[tuple[str, bytes | Reason
 
     The paths with bytes come last.
     """
+    from m3agent.agent.repo.repository import git  # slow to import
+
     wanted: list[tuple[str, str]] = []
     for line in git(where, ["ls-tree", "-r", "-l", "-z", "--full-tree", head]).split(b"\0"):
         if not line:
@@ -207,6 +208,8 @@ def read_commit(where: HostGit, head: str) -> Iterator[tuple[str, bytes | Reason
 
 def read_first(where: HostGit, head: str, path: str, most: int) -> bytes | None:
     """Return the first bytes of a file of the commit; None if git does not have it."""
+    from m3agent.agent.repo.repository import GitCommandFailed, git  # slow to import
+
     try:
         return git(where, ["cat-file", "blob", f"{head}:{path}"])[:most]
     except GitCommandFailed:
