@@ -20,7 +20,7 @@ from m3agent.agent.certificate.statement import read
 from m3agent.agent.delivery.pr_text import fenced
 from m3agent.agent.forge.address import Project
 from m3agent.agent.forge.api import Api, Token
-from m3agent.agent.forge.github import GitHub
+from m3agent.agent.forge.connection import GitHub
 from m3agent.agent.session.catalog import session_folders
 from m3agent.agent.session.log_reader import LOG, read_ends, text
 from m3agent.util.errors import EXIT_CODES, M3AgentError, PermissionRefused, Status, UsageError

@@ -97,6 +97,7 @@ def test_public_names_are_those_that_other_rooms_import() -> None:
         "util.errors",
         "util.plain_file",
         "util.private_file",
+        "util.record",
         "util.xdg",
     } == room.imports
     assert "repository.open_repository" in room.public

@@ -7,30 +7,25 @@ import os
 from m3agent.agent.context.files import LIST, FileListing, git_output, parse_listing
 from m3agent.agent.repo.git_spawn import GitProcess
 from m3agent.agent.repo.host_git import HostGit, find
+from m3agent.util.record import record
 
 TYPE_CHECKING = False  # type checkers assume that it is true; the module typing is slow to import
 if TYPE_CHECKING:
     from m3agent.agent.repo.repository import Repository
 
 
+@record
 class Checkout:
-    """A commit and the work tree in which it is checked out.
+    """A commit and the work tree in which it is checked out."""
 
-    Attributes:
-        repository: The repository in which git runs; its `root` is None if it is bare.
-        head: Id of the commit.
-        shallow: Whether the history is cut off.
-    """
-
-    __slots__ = ("_listing", "head", "repository", "shallow")
-
-    def __init__(
-        self, repository: HostGit, head: str, *, shallow: bool, listing: GitProcess | None = None
-    ) -> None:
-        self.repository = repository
-        self.head = head
-        self.shallow = shallow
-        self._listing = listing
+    repository: HostGit
+    """The repository in which git runs; its `root` is None if it is bare."""
+    head: str
+    """Id of the commit."""
+    shallow: bool
+    """Whether the history is cut off."""
+    listing: GitProcess | None = None
+    """Lists the files in the background."""
 
     @classmethod
     def of(cls, repository: Repository) -> Checkout:
@@ -50,7 +45,7 @@ class Checkout:
         Raises:
             GitCommandFailed: git failed; the message contains its error.
         """
-        process, self._listing = self._listing, None
+        process, self.listing = self.listing, None
         output = None if process is None else process.output()
         return parse_listing(git_output(self.repository, *LIST) if output is None else output)
 

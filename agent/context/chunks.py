@@ -25,7 +25,6 @@ def make(name: bytes, path: str, data: bytes) -> tuple[int, bytes]:
 
     Args:
         name: The path as `chunk_format.shown_name` returns it.
-        data: The file's content.
     """
     reason = reason_by_content(data)
     if reason is not None:

@@ -45,7 +45,6 @@ class Excerpts:
     """Make excerpts of files for one issue.
 
     Args:
-        issue: The text of the issue.
         count: Returns the number of tokens of a chunk.
     """
 
@@ -58,12 +57,6 @@ class Excerpts:
 
         Passages get up to two thirds of the room, because they are what the issue is about. The outline
         gets the rest.
-
-        Args:
-            path: The file's path.
-            name: The path as shown.
-            text: The file's text as the prompt shows it.
-            room: Largest number of tokens.
         """
         outline = plain_outline(text)
         ranked = find_passages(path, text, outline, self._clues)
@@ -109,7 +102,6 @@ def excerpts_of_named(packing: Packing, read: Callable[[str], bytes | None]) -> 
     """Return excerpts of the files that the issue names, and take their tokens from the pack's room.
 
     Args:
-        packing: The pack, with all files added.
         read: Returns the first `READ_BYTES` bytes of a file; None if it cannot be read.
     """
     paths = [*(source.path for source in packing.sources), *packing.large]
@@ -117,24 +109,22 @@ def excerpts_of_named(packing: Packing, read: Callable[[str], bytes | None]) -> 
     ranked = sorted((-value, path) for path, value in zip(packing.large, values, strict=True) if value > 0)
     room = _LONGEST if packing.room is None else min(_LONGEST, packing.room // _SHARE)
     writer = Excerpts(packing.options.issue, packing.count)
-    found: list[LargeFile] = []
-    for _, path in ranked[:_MOST_FILES]:
-        data = read(path)
-        text = None if data is None else text_of_large(path, data, complete=len(data) < READ_BYTES)
-        if data is None or text is None:
-            continue
-        name = shown_name(path)
-        made = writer.make(path, name, text.text, room)
-        if made is not None:
-            chunk, tokens = made
-            found.append(
-                LargeFile(PackedFile(name.decode(), tokens, len(data), "passages"), chunk, bool(text.found))
-            )
-    shown = {each.file.path.encode() for each in found}
+    made = [_excerpt(writer, path, read(path), room) for _, path in ranked[:_MOST_FILES]]
+    excerpts = [each for each in made if each is not None]
+    shown = {each.file.path.encode() for each in excerpts}
     packing.dropped = [(name, why) for name, why in packing.dropped if why is not LARGE or name not in shown]
     if packing.room is not None:
-        packing.room -= sum(each.file.tokens for each in found)
-    return found
+        packing.room -= sum(each.file.tokens for each in excerpts)
+    return excerpts
+
+
+def _excerpt(writer: Excerpts, path: str, data: bytes | None, room: int) -> LargeFile | None:
+    if data is None or (text := text_of_large(path, data, complete=len(data) < READ_BYTES)) is None:
+        return None
+    name = shown_name(path)
+    if (made := writer.make(path, name, text.text, room)) is None:
+        return None
+    return LargeFile(PackedFile(name.decode(), made[1], len(data), "passages"), made[0], bool(text.found))
 
 
 def add_to(context: Context, found: list[LargeFile]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 
 from m3agent.agent.context.rules import (
     LARGE,
@@ -12,10 +13,12 @@ from m3agent.agent.context.rules import (
     SUBMODULE,
     UNREADABLE,
     Reason,
+    reason_by_name,
 )
 from m3agent.agent.repo.git_spawn import GitProcess
 from m3agent.agent.repo.host_git import HostGit
 from m3agent.util.plain_file import open_plain
+from m3agent.util.record import record
 
 LIST = (
     *("ls-files", "-z", "-t", "--stage", "--modified", "--others", "--exclude-standard", "--full-name", ":/"),
@@ -23,39 +26,33 @@ LIST = (
 """git command for `parse_listing`: the index, changed files, and untracked files that are not ignored."""
 
 
+@record
 class FileListing:
-    """The files to read.
+    """The files to read."""
 
-    Attributes:
-        settled: Maps each path to True, or to False if the file differs from the index or is not in it.
-            Sorted by the paths' bytes.
-        left_out: Paths that are not files of this repository, with the reason.
-    """
-
-    __slots__ = ("left_out", "settled")
-
-    def __init__(self, settled: dict[str, bool], left_out: list[tuple[str, Reason]]) -> None:
-        self.settled = settled
-        self.left_out = left_out
+    settled: dict[str, bool]
+    """Maps each path to True, or to False if the file differs from the index or is not in it. Sorted by the paths' bytes."""
+    left_out: list[tuple[str, Reason]]
+    """Paths that are not files of this repository, with the reason."""
 
 
 def parse_listing(output: bytes) -> FileListing:
     """Parse git's output for `LIST`. Files that are not checked out (sparse checkouts) are not included."""
     found: dict[bytes, bool] = {}
     left_out: dict[bytes, Reason] = {}
-    for record in output.split(b"\0"):
-        tag = record[:1]
+    for entry in output.split(b"\0"):
+        tag = entry[:1]
         if tag == b"?":
-            path = record[2:]
+            path = entry[2:]
             if path.endswith(b"/"):
                 left_out[path] = SUBMODULE
             else:
                 found[path] = False
         elif tag in (b"H", b"C", b"M"):  # unchanged, changed, unmerged; "S" is not checked out
-            path = record[record.index(b"\t") + 1 :]
+            path = entry[entry.index(b"\t") + 1 :]
             if path.startswith(b".git/") or b"/.git/" in path:  # in an index that git did not write
                 left_out[path] = UNREADABLE
-            elif record[2:8] == b"160000":
+            elif entry[2:8] == b"160000":
                 left_out[path] = SUBMODULE
             else:
                 found[path] = tag == b"H"
@@ -171,3 +168,49 @@ def _read_first(file: int, most: int) -> bytes:
     while len(data) < most and (more := os.read(file, most - len(data))):
         data += more
     return data
+
+
+def read_commit(where: HostGit, head: str) -> Iterator[tuple[str, bytes | Reason]]:
+    """Yield each path of the commit with its bytes, or with the reason for leaving it out.
+
+    The paths with bytes come last.
+    """
+    from m3agent.agent.repo.repository import git  # slow to import
+
+    wanted: list[tuple[str, str]] = []
+    for line in git(where, ["ls-tree", "-r", "-l", "-z", "--full-tree", head]).split(b"\0"):
+        if not line:
+            continue
+        meta, name = line.split(b"\t", 1)
+        mode, kind, oid, size = meta.decode().split()
+        path = os.fsdecode(name)
+        reason = LINK if mode == "120000" else SUBMODULE if kind == "commit" else reason_by_name(path)
+        if reason is None and int(size) > MAX_FILE_BYTES:
+            reason = LARGE
+        if reason:
+            yield path, reason
+        else:
+            wanted.append((path, oid))
+    out = git(where, ["cat-file", "--batch"], stdin="".join(f"{oid}\n" for _, oid in wanted).encode())
+    position = 0
+    for path, _ in wanted:
+        # format: "<oid> blob <size>\n", the bytes, "\n"
+        start = out.index(b"\n", position) + 1
+        header = out[position:start].split()
+        if header[1] != b"blob":  # "<oid> missing": a partial clone
+            yield path, UNREADABLE
+            position = start
+            continue
+        end = start + int(header[2])
+        data, position = out[start:end], end + 1
+        yield path, data
+
+
+def read_first(where: HostGit, head: str, path: str, most: int) -> bytes | None:
+    """Return the first bytes of a file of the commit; None if git does not have it."""
+    from m3agent.agent.repo.repository import GitCommandFailed, git  # slow to import
+
+    try:
+        return git(where, ["cat-file", "blob", f"{head}:{path}"])[:most]
+    except GitCommandFailed:
+        return None

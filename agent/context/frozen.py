@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from hashlib import sha256
 from typing import NamedTuple
 
-from m3agent.agent.context.packer import Packing
+from m3agent.agent.context.packer import Packing, PackSource
 from m3agent.agent.context.types import Context, PackedFile
 from m3agent.util.private_file import read_file, write_file
 
@@ -95,22 +95,16 @@ def _appended(packing: Packing, note: bytes, base: _Base, budget: int | None) ->
     appendix: list[bytes] = []
     tokens = 0
     for source in packing.sources:
-        name = source.name.decode()
-        old = base.files.get(name)
+        old = base.files.get(source.name.decode())
         if old is not None and old[0] == source.key.hex():
             continue
-        chunk = packing.chunk(source)
-        changes = None if old is None else _changes(source.name, base.text[old[3] : old[4]], chunk)
-        count = source.tokens
-        if changes is not None and 2 * len(changes) < len(chunk):
-            chunk, count = changes, packing.count(changes)
+        chunk, file = _news(packing, source, None if old is None else base.text[old[3] : old[4]])
         appendix.append(chunk)
-        tokens += count
-        part = "changes" if chunk is changes else "whole"
-        files[name] = PackedFile(name, count, len(source.data), part)
+        tokens += file.tokens
+        files[file.path] = file
         if tokens * REBASE > tokens_of_base:
             return None
-    gone = sorted(base.files.keys() - {source.name.decode() for source in packing.sources})
+    gone = sorted(base.files.keys() - {source.packed.path for source in packing.sources})
     if gone:
         lines = "".join(f"{name}\n" for name in gone)
         appendix.append(f"<superseding>\nThese files are gone:\n{lines}</superseding>\n".encode())
@@ -123,6 +117,15 @@ def _appended(packing: Packing, note: bytes, base: _Base, budget: int | None) ->
         return None
     shown = [file for name, file in files.items() if name not in gone]
     return packing.context([base.text, *appendix, note], shown, total, rebased=False)
+
+
+def _news(packing: Packing, source: PackSource, old: bytes | None) -> tuple[bytes, PackedFile]:
+    """Return the changes of a file since its old chunk, or the whole file if they are not much shorter."""
+    chunk, file = packing.chunk(source), source.packed
+    changes = None if old is None else _changes(source.name, old, chunk)
+    if changes is None or 2 * len(changes) >= len(chunk):
+        return chunk, file
+    return changes, PackedFile(file.path, packing.count(changes), file.bytes, "changes")
 
 
 def _changes(name: bytes, old: bytes, new: bytes) -> bytes | None:

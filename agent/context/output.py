@@ -22,11 +22,7 @@ def redact_text(text: str) -> str:
 
 
 def writes_marker(tool: str, arguments: Mapping[str, Any] | None) -> str | None:
-    """Return why a call must be refused: it would overwrite a secret with its marker.
-
-    Returns:
-        None if the call may run.
-    """
+    """Return why a call must be refused: it would overwrite a secret with its marker; None if the call may run."""
     traits, read = understood(tool, arguments)
     for name in traits.content_arguments:
         if found := _MARKER.search(str(read.get(name, ""))):

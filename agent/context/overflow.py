@@ -6,13 +6,13 @@ stable core and signatures of other files come before it. The folders and the na
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from m3agent.agent.context.excerpt import block, body_of
-from m3agent.agent.context.folders import folder_lines
 from m3agent.agent.context.history import TAU
 from m3agent.agent.context.instructions import is_instructions
 from m3agent.agent.context.packer import Packing, PackSource
@@ -35,13 +35,7 @@ _MOST_TRIES = 6
 
 
 class _Shown:
-    """The blocks of a context while it is arranged.
-
-    Args:
-        packing: The pack.
-        sources: The files that are ranked.
-        store: The store of outlines.
-    """
+    """The blocks of a context while it is arranged."""
 
     def __init__(self, packing: Packing, sources: Sequence[PackSource], store: TermStore) -> None:
         self.packing = packing
@@ -116,10 +110,7 @@ class _Shown:
 
 def arrange(packing: Packing, budget: int) -> Context:
     """Return a context of at most `budget` tokens, with the files ranked by the issue."""
-    options = packing.options
-    names = [name for name, reason in packing.dropped if reason is not CREDENTIALS]
-    names += (source.name for source in packing.sources)
-    folders = folder_lines(names, min(_MOST_FOLDERS, budget // _TOKENS_PER_FOLDER))
+    options, folders = packing.options, _folders(packing, budget)
     pinned, used = _pinned(packing.sources, budget // INSTRUCTIONS_SHARE)
     rest = [source for source in packing.sources if source not in pinned]
     with (
@@ -152,6 +143,12 @@ def arrange(packing: Packing, budget: int) -> Context:
     return packing.context([*chunks, note], _described(blocks), tokens + packing.count(note))
 
 
+def _folders(packing: Packing, budget: int) -> list[bytes]:
+    names = [name for name, reason in packing.dropped if reason is not CREDENTIALS]
+    names += (source.name for source in packing.sources)
+    return folder_lines(names, min(_MOST_FOLDERS, budget // _TOKENS_PER_FOLDER))
+
+
 def _described(blocks: Sequence[tuple[bytes, PackedFile]]) -> list[PackedFile]:
     """Return one description for each file; a file with signatures and passages counts with both."""
     files: dict[str, PackedFile] = {}
@@ -181,3 +178,29 @@ def _part(source: PackSource, tokens: int, part: str) -> PackedFile:
 def _text(packing: Packing, source: PackSource) -> str:
     """Return a file's text as the prompt shows it, without its delimiters."""
     return body_of(packing.chunk(source))
+
+
+_DEEPEST = 6
+_INTRO = b"Folders, with the number of files in each:"
+
+
+def folder_lines(names: Iterable[bytes], most: int) -> list[bytes]:
+    """Return at most `most` lines with the folders of some files, and a line before them; empty if nothing fits.
+
+    Where there are too many folders, the deeper ones are left out, and their files count for the folder above.
+    """
+    folders = Counter(tuple(name.split(b"/")[:-1]) for name in names)
+    for depth in range(_DEEPEST, 0, -1):
+        tally: Counter[tuple[bytes, ...]] = Counter()
+        for folder, number in folders.items():
+            for end in range(min(len(folder), depth)):
+                tally[folder[:end]] += 0
+            tally[folder[:depth]] += number
+        if 1 < len(tally) <= most:
+            return [_INTRO, *(_line(folder, tally[folder]) for folder in sorted(tally))]
+    return []
+
+
+def _line(folder: tuple[bytes, ...], number: int) -> bytes:
+    name = folder[-1] if folder else b"."
+    return b"%b%b/ %d" % (b"  " * len(folder), name, number)

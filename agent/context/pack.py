@@ -24,7 +24,7 @@ def pack(checkout: Checkout, options: PackOptions) -> Context:
     if checkout.repository.root is None:
         if options.include or options.exclude:
             raise _needs_tree()
-        from m3agent.agent.context.commit_files import read_commit
+        from m3agent.agent.context.files import read_commit
 
         for path, found in read_commit(checkout.repository, checkout.head):
             packing.add(path, found)
@@ -52,7 +52,7 @@ def written(packing: Packing, read: Callable[[str, int], bytes | None]) -> Conte
 
 def _first_bytes(checkout: Checkout, path: str, most: int) -> bytes | None:
     if checkout.repository.root is None:
-        from m3agent.agent.context.commit_files import read_first
+        from m3agent.agent.context.files import read_first
 
         return read_first(checkout.repository, checkout.head, path, most)
     with WorkTree(checkout.repository.folder) as tree:

@@ -16,20 +16,15 @@ from m3agent.agent.context.chunk_format import (
     estimate,
     shown_name,
 )
-from m3agent.agent.context.files import (
-    FileListing,
-    WorkTree,
-    list_generated,
-    list_matching,
-)
+from m3agent.agent.context.files import FileListing, WorkTree, list_generated, list_matching
 from m3agent.agent.context.history import FileHistory, sort_key
 from m3agent.agent.context.types import Context, PackedFile
 from m3agent.agent.repo.host_git import HostGit
+from m3agent.util.record import record
 
 TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
 if TYPE_CHECKING:
-    from m3agent.agent.context.counting import Counting
-    from m3agent.agent.context.tokenizer.counter import Counter
+    from m3agent.agent.context.tokenizer.counter import Counter, Counting
     from m3agent.agent.context.tokenizer.source import TokenizerSource
 
 MAX_NAMES = 200
@@ -43,68 +38,46 @@ Progress = Callable[[int, int], None]
 """Callback with the number of files read so far and the total number."""
 
 
+@record
 class PackOptions:
-    """Options of a pack.
+    """Options of a pack."""
 
-    Attributes:
-        budget: Largest number of tokens; None for no limit.
-        tokenizer: The tokenizer; None to estimate counts.
-        cache: Folder for results of earlier packs; None to keep nothing.
-        issue: Text by which files are ranked if not all fit.
-        frozen: Whether to keep the text of an earlier pack and append the changes since then.
-        include: Patterns of files to include, as in .gitignore; empty for all.
-        exclude: Patterns of files to leave out, as in .gitignore.
-        progress: Receives the progress of reading.
-    """
-
-    __slots__ = ("budget", "cache", "exclude", "frozen", "include", "issue", "progress", "tokenizer")
-
-    def __init__(
-        self,
-        *,
-        budget: int | None = None,
-        tokenizer: TokenizerSource | None = None,
-        cache: str | None = None,
-        issue: str = "",
-        frozen: bool = False,
-        include: tuple[str, ...] = (),
-        exclude: tuple[str, ...] = (),
-        progress: Progress | None = None,
-    ) -> None:
-        self.budget = budget
-        self.tokenizer = tokenizer
-        self.cache = cache
-        self.issue = issue
-        self.frozen = frozen
-        self.include = include
-        self.exclude = exclude
-        self.progress = progress
+    budget: int | None = None
+    """Largest number of tokens; None for no limit."""
+    tokenizer: TokenizerSource | None = None
+    """The tokenizer; None to estimate counts."""
+    cache: str | None = None
+    """Folder for results of earlier packs; None to keep nothing."""
+    issue: str = ""
+    """Text by which files are ranked if not all fit."""
+    frozen: bool = False
+    """Whether to keep the text of an earlier pack and append the changes since then."""
+    include: tuple[str, ...] = ()
+    """Patterns of files to include, as in .gitignore; empty for all."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of files to leave out, as in .gitignore."""
+    progress: Progress | None = None
+    """Receives the progress of reading."""
 
 
+@record
 class PackSource:
-    """A file that may be packed.
+    """A file that may be packed."""
 
-    Attributes:
-        name: Its path as shown.
-        data: Its bytes.
-        key: Its key in the cache.
-        churn: How often it changed (see `history`); None if it has no history.
-        tokens: Tokens of its chunk.
-        form: Its form (see `chunk_format`).
-        text: Its chunk, for forms that are stored; else None.
-    """
-
-    __slots__ = ("churn", "data", "form", "key", "name", "path", "text", "tokens")
-
-    def __init__(self, path: str, name: bytes, data: bytes, key: bytes, churn: float | None) -> None:
-        self.path = path
-        self.name = name
-        self.data = data
-        self.key = key
-        self.churn = churn
-        self.tokens = 0
-        self.form = PLAIN
-        self.text: bytes | None = None
+    path: str
+    name: bytes
+    """Its path as shown."""
+    data: bytes
+    key: bytes
+    """Its key in the cache."""
+    churn: float | None
+    """How often it changed (see `history`); None if it has no history."""
+    tokens: int = 0
+    """Tokens of its chunk."""
+    form: int = PLAIN
+    """Its form (see `chunk_format`)."""
+    text: bytes | None = None
+    """Its chunk, for forms that are stored; else None."""
 
     @property
     def size(self) -> int:
@@ -118,16 +91,7 @@ class PackSource:
 
 
 class Packing:
-    """Collect files, order them and provide their chunks to the module that arranges the context.
-
-    Attributes:
-        sources: Files that may be shown.
-        dropped: Files that are left out so far, with the reason.
-        large: Paths of those that are left out for their size.
-        room: Largest number of tokens; None for no limit.
-        head: Number of the commit on the first-parent line, which churn counts from.
-        variant: Name of the rules and the tokenizer, for cache keys.
-    """
+    """Collect files, order them and provide their chunks to the module that arranges the context."""
 
     def __init__(self, options: PackOptions) -> None:
         self.options = options
@@ -140,11 +104,16 @@ class Packing:
         self._uncounted: list[PackSource] = []
         self._news = False
         self.sources: list[PackSource] = []
+        """Files that may be shown."""
         self.dropped: list[tuple[bytes, rules.Reason]] = []
+        """Files that are left out so far, with the reason."""
         self.large: list[str] = []
+        """Paths of those that are left out for their size."""
         self.room = options.budget
+        """Largest number of tokens; None for no limit."""
         self._unsettled: set[str] = set()
         self.head = 0
+        """Number of the commit on the first-parent line, which churn counts from."""
 
     def add_tree(self, repository: HostGit, listing: FileListing) -> None:
         """Add the files of a repository's work tree."""
@@ -210,14 +179,7 @@ class Packing:
         return self.cache.entries[name][0]
 
     def not_shown(self, room: int | None, folders: Sequence[bytes] = ()) -> bytes:
-        """Return a note with the names of omitted files, in at most `room` tokens.
-
-        Credential files are not named.
-
-        Args:
-            room: Largest number of tokens; None for no limit.
-            folders: Lines that come first.
-        """
+        """Return a note with some lines and the names of omitted files, in at most `room` tokens; credential files are not named."""
         # The project's own files first; vendored files are seldom needed.
         ranked = sorted(
             (reason is rules.VENDORED, reason is not rules.OVER_BUDGET, name)
@@ -225,21 +187,13 @@ class Packing:
             if reason is not rules.CREDENTIALS
         )
         names = [name for *_, name in ranked]
-        named = min(len(names), MAX_NAMES)
-        while names or folders:
-            lines = [*folders]
-            if names:
-                lines += b"These files exist but are not shown here; file_read reads them:", *names[:named]
-            if named < len(names):
-                lines.append(b"(and %d more)" % (len(names) - named))
-            note = b"\n".join((b"<not_shown>", *lines, b"</not_shown>", b""))
-            if room is None or self.count(note) <= room:
+        numbers = [min(len(names), MAX_NAMES)]
+        while numbers[-1]:
+            numbers.append(numbers[-1] // 2)
+        for lines, number in (*((folders, number) for number in numbers), ((), 0)):
+            note = _note(lines, names, number)
+            if not note or room is None or self.count(note) <= room:
                 return note
-            if named == 0:
-                if not folders:
-                    break
-                folders = ()
-            named //= 2
         return b""
 
     def order(self) -> None:
@@ -300,7 +254,7 @@ class Packing:
         self._news = True
         if source.form < FIRST_REASON and self.options.tokenizer is not None:
             if self._counting is None:
-                from m3agent.agent.context.counting import Counting
+                from m3agent.agent.context.tokenizer.counter import Counting
 
                 self._counting = Counting(self._open_counter)
             self._counting.add(chunk)
@@ -315,6 +269,16 @@ class Packing:
         return open_counter(self.options.tokenizer)
 
 
+def _note(lines: Sequence[bytes], names: Sequence[bytes], number: int) -> bytes:
+    """Return a note with some lines and the first names; empty without any."""
+    parts = [*lines]
+    if names:
+        parts += b"These files exist but are not shown here; file_read reads them:", *names[:number]
+    if number < len(names):
+        parts.append(b"(and %d more)" % (len(names) - number))
+    return b"\n".join((b"<not_shown>", *parts, b"</not_shown>", b"")) if parts else b""
+
+
 def _skipped(repository: HostGit, listing: FileListing, options: PackOptions) -> dict[str, rules.Reason]:
     """Return the files of a work tree that the repository or the user excludes, with the reason."""
     skipped: dict[str, rules.Reason] = {}
@@ -323,12 +287,12 @@ def _skipped(repository: HostGit, listing: FileListing, options: PackOptions) ->
     if any(isinstance(text, bytes) and b"linguist-" in text for text in attributes):
         skipped.update(dict.fromkeys(list_generated(repository), rules.GENERATED))
     if any(path.endswith(_IGNORE_FILE) for path in listing.settled):
-        found = list_matching(repository, f"--exclude-per-directory={_IGNORE_FILE}")
-        skipped.update(dict.fromkeys(found, rules.IGNORED))
+        ignored = list_matching(repository, f"--exclude-per-directory={_IGNORE_FILE}")
+        skipped.update(dict.fromkeys(ignored, rules.IGNORED))
     if options.include:
-        found = list_matching(repository, *(f"--exclude={pattern}" for pattern in options.include))
-        skipped.update((path, rules.EXCLUDED) for path in listing.settled if path not in found)
+        included = list_matching(repository, *(f"--exclude={pattern}" for pattern in options.include))
+        skipped.update((path, rules.EXCLUDED) for path in listing.settled if path not in included)
     if options.exclude:
-        found = list_matching(repository, *(f"--exclude={pattern}" for pattern in options.exclude))
-        skipped.update(dict.fromkeys(found, rules.EXCLUDED))
+        excluded = list_matching(repository, *(f"--exclude={pattern}" for pattern in options.exclude))
+        skipped.update(dict.fromkeys(excluded, rules.EXCLUDED))
     return skipped

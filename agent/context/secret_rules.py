@@ -130,10 +130,7 @@ REST = re.compile(_BARE + rb"*+")
 # What follows a value in a URL; and the characters of an unquoted value that could be an expression.
 PARAMETER = re.compile(rb"[?&][\w-]{1,32}=")
 WORD = re.compile(rb"[\w+/=.~:-]*+")
-HARMLESS_START = re.compile(
-    rb"(?:continuation|csrf|cursor|next|page|sync|xsrf)[-_]?\Z",
-    re.IGNORECASE,
-)
+HARMLESS_START = re.compile(rb"(?:continuation|csrf|cursor|next|page|sync|xsrf)[-_]?\Z", re.IGNORECASE)
 HARMLESS_END = re.compile(
     rb"(?:checksum|digest|endpoint|file|fingerprint|format|hash|header|id|name|path|prefix|type|ur[il])s?\Z",
     re.IGNORECASE,

@@ -97,7 +97,6 @@ def redact(text: str, path: str) -> Redacted:
     """Replace each secret in the content of a file by a marker.
 
     Args:
-        text: The content.
         path: The file's path. It tells whether an unquoted value may be an expression of code; empty for text
             that is not code.
     """

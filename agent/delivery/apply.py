@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -104,11 +104,10 @@ class HandOver:
 
     def caution(self, repository: Repository) -> str:
         """Return what the user should know before the fix begins: which files it will not touch; empty without any."""
-        if not (self.apply or self.branch is not None or self.pull_request):
+        given = (("--apply", self.apply), ("--pr", self.pull_request), ("--branch", self.branch is not None))
+        option = next((name for name, is_given in given if is_given), None)
+        if option is None or not (dirty := sorted(repository.dirty_paths())):
             return ""
-        if not (dirty := sorted(repository.dirty_paths())):
-            return ""
-        option = "--apply" if self.apply else "--pr" if self.pull_request else "--branch"
         them = "it" if len(dirty) == 1 else "one of them"
         return f"{_have_changes(dirty)}: {option} is refused if the patch touches {them}; to avoid that, commit first"
 
@@ -122,16 +121,16 @@ def check_branch(repository: Repository, name: str) -> None:
     """
     refused = UsageError(f"'{name}' is not a branch name that git accepts: choose another name")
     try:
-        said = repository.git("check-ref-format", "--branch", name)
+        meant = repository.git("check-ref-format", "--branch", name)
     except GitCommandFailed:
         raise refused from None
-    if said.strip() != os.fsencode(name) or name == "@":  # @{-1} stands for another branch, @ for HEAD
+    if meant.strip() != os.fsencode(name) or name == "@":  # @{-1} stands for another branch, @ for HEAD
         raise refused
     parts = name.split("/")
     above = [f"refs/heads/{'/'.join(parts[:n])}" for n in range(1, len(parts))]
     # the pattern matches the branch itself and branches below it; git cannot store both `a` and `a/b`
-    found = repository.git("for-each-ref", "--format=%(refname)", f"refs/heads/{name}", *above).splitlines()
-    refuse_taken(name, (os.fsdecode(ref).removeprefix("refs/heads/") for ref in found))
+    refs = repository.git("for-each-ref", "--format=%(refname)", f"refs/heads/{name}", *above).splitlines()
+    refuse_taken(name, (os.fsdecode(ref).removeprefix("refs/heads/") for ref in refs))
     _refuse_links(repository, f"heads/{name}", f"remotes/origin/{name}")
 
 
@@ -159,8 +158,6 @@ def refuse_taken(name: str, branches: Iterable[str], where: str = "") -> None:
     """Refuse a new branch name that conflicts with an existing branch.
 
     Args:
-        name: The name of the new branch.
-        branches: The names of the existing branches.
         where: Where they exist, as the end of a clause in the error message (such as " on origin").
 
     Raises:
@@ -182,9 +179,6 @@ def apply_to_work_tree(
     changes. Files that already match the patch are skipped, so the call can be repeated.
 
     Args:
-        repository: The user's repository.
-        workspace: The workspace that holds the trees of the patch.
-        patch: The patch.
         over_uncommitted: Also write to files with uncommitted changes. The patch was made on top of those
             changes. Set it only if the user has seen the patch.
 
@@ -209,11 +203,6 @@ def apply_to_work_tree(
 
 def undo(repository: Repository, workspace: Workspace, patch: Patch) -> tuple[str, ...]:
     """Take back what `apply_to_work_tree` wrote of a patch: all of it, or nothing.
-
-    Args:
-        repository: The user's repository.
-        workspace: The workspace that holds the trees of the patch.
-        patch: The patch.
 
     Returns:
         The paths that were written.
@@ -261,10 +250,9 @@ def _write_patch(repository: Repository, workspace: Workspace, patch: Patch) -> 
     """Write the files of a patch: all of them, or none. Return their paths."""
     root = repository.root
     assert root is not None
-    base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
     try:
         with scratch_folder(repository.git_dir, STAGED) as staged:
-            _write_all(root, patch.paths, base, patched, workspace, staged)
+            _write_all(root, workspace, patch, staged)
     except OSError as error:
         raise PermissionRefused(
             f"the patch could not be written to {error.filename2 or error.filename}: {error.strerror}; nothing was written"
@@ -276,23 +264,17 @@ def _write_patch(repository: Repository, workspace: Workspace, patch: Patch) -> 
     return patch.paths
 
 
-def _write_all(
-    root: Path,
-    paths: Sequence[str],
-    base: Mapping[str, TreeEntry],
-    patched: Mapping[str, TreeEntry],
-    workspace: Workspace,
-    staged: Path,
-) -> None:
-    """Bring the files at `paths` from `base` to `patched`, through temporary files in `staged`.
+def _write_all(root: Path, workspace: Workspace, patch: Patch, staged: Path) -> None:
+    """Write the files of a patch, through temporary files in `staged`.
 
     Raises:
         OSError: A file could not be written. All files are as they were before the call.
     """
+    base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
     made: list[Path] = []
     moves: list[_Move] = []
     try:
-        for path in paths:
+        for path in patch.paths:
             for folder in _missing_folders(root, root / path):
                 folder.mkdir()
                 made.append(folder)
@@ -307,8 +289,8 @@ def _write_all(
             for source, entries in ((move.new, patched), (move.old, base)):
                 if path in entries:
                     _write(source, workspace, entries[path])
-            if path in base and not move.target.is_symlink():
-                mode = stat.S_IMODE(move.target.stat().st_mode)
+            if path in base and not target.is_symlink():
+                mode = stat.S_IMODE(target.stat().st_mode)
                 move.old.chmod(mode)
                 if path in patched and base[path].mode == patched[path].mode:
                     move.new.chmod(mode)
@@ -334,11 +316,6 @@ def commit_to_branch(
     The work tree, the index and the checked-out branch do not change.
 
     Args:
-        repository: The user's repository.
-        workspace: The workspace that holds the trees of the patch.
-        patch: The patch.
-        name: The name of the new branch.
-        message: The commit message.
         option: The command-line option that the user gave, for error messages.
 
     Raises:
@@ -360,12 +337,8 @@ def commit_to_pull(
     No branch, index or work tree of the user changes. Git may remove the commit later, because no branch has it here.
 
     Args:
-        repository: The user's repository, which has the commits that `to` names.
-        workspace: The workspace that holds the trees of the patch.
         patch: The difference from `to.tree`.
-        to: Where the commit goes.
         name: A name that no other reference has.
-        message: The commit message.
 
     Raises:
         PermissionRefused: A changed file is not the same there as in `to.tree`, or belongs to a submodule.
@@ -375,10 +348,10 @@ def commit_to_pull(
     onto = to.merged or to.head
     if patch.paths:
         _refuse_different(repository, workspace, patch, onto)
-    root = (
-        None if to.merged is None else repository.git("rev-parse", f"{to.merged}^{{tree}}").decode().strip()
-    )
-    parents = [to.head, *([] if to.merged is None else [to.merged])]
+    parents, root = [to.head], None
+    if to.merged is not None:
+        parents.append(to.merged)
+        root = repository.git("rev-parse", f"{to.merged}^{{tree}}").decode().strip()
     ref = f"refs/m3agent/{name}"
     try:
         return _write_commit(repository, workspace, patch, ref, parents, message, root)
@@ -388,12 +361,9 @@ def commit_to_pull(
 
 def _refuse_different(repository: Repository, workspace: Workspace, patch: Patch, commit: str) -> None:
     """Raise PermissionRefused if a commit has other contents than the patch starts from, at a path that it changes."""
-    wanted = set(patch.paths)
-    there = {}
-    for line in repository.git("ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0")[:-1]:
-        meta, _, raw = line.partition(b"\t")
-        if (name := os.fsdecode(raw)) in wanted:
-            there[name] = meta.split()[2].decode()
+    listed = repository.git("ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0")[:-1]
+    lines = (line.partition(b"\t") for line in listed)
+    there = {os.fsdecode(raw): meta.split()[2].decode() for meta, _, raw in lines}
     before = workspace.entries(patch.base)
     for path in patch.paths:
         here = None if path not in before else _blob(repository, workspace, path, before[path])
@@ -423,12 +393,7 @@ def _write_commit(
     """Make a commit with the patch, let `ref` point to it, and return its id.
 
     Args:
-        repository: The user's repository.
-        workspace: The workspace that holds the trees of the patch.
-        patch: The patch.
         ref: The full name of a reference that does not exist.
-        parents: The commits that the new one follows.
-        message: The commit message.
         root: The tree that the patch changes; None for that of the first parent.
     """
     patched = workspace.entries(patch.tree)
@@ -493,18 +458,20 @@ def _carry_out(moves: list[_Move]) -> None:
     done = 0
     try:
         for move in moves:
-            if os.path.lexists(move.new):
-                move.new.replace(move.target)
-            else:
-                move.target.unlink()
+            _put(move.new, move.target)
             done += 1
     except OSError:
         for move in reversed(moves[:done]):
-            if os.path.lexists(move.old):
-                move.old.replace(move.target)
-            else:
-                move.target.unlink()
+            _put(move.old, move.target)
         raise
+
+
+def _put(source: Path, target: Path) -> None:
+    """Move a file into place; if it does not exist, delete the one there."""
+    if os.path.lexists(source):
+        source.replace(target)
+    else:
+        target.unlink()
 
 
 def _new_name(folder: Path) -> Path:
@@ -526,32 +493,29 @@ def _remove_if_empty(folder: Path) -> bool:
 
 def _is_there(target: Path, workspace: Workspace, entry: TreeEntry | None) -> bool:
     """Return whether the file at `target` already matches the patch."""
+    if entry is None:
+        return not os.path.lexists(target)
     try:
         mode = target.lstat().st_mode
     except OSError:
-        return entry is None and not os.path.lexists(target)
-    if entry is None or stat.S_ISLNK(mode) != stat.S_ISLNK(entry.mode):
         return False
-    content = workspace.store.get_blob(entry.sha)
+    if stat.S_ISLNK(mode) != stat.S_ISLNK(entry.mode):
+        return False
+    runs = stat.S_ISLNK(mode) or bool(mode & 0o100) == bool(entry.mode & 0o100)
+    return runs and _has(target, mode, workspace.store.get_blob(entry.sha))
+
+
+def _has(target: Path, mode: int, content: bytes) -> bool:
+    """Return whether `target` is a link or a regular file with this content. Not more than that is read of it."""
     if stat.S_ISLNK(mode):
-        return _link_target(target) == content
-    runs = bool(mode & 0o100) == bool(entry.mode & 0o100)
-    return runs and _has(target, content)
-
-
-def _has(target: Path, content: bytes) -> bool:
-    """Return whether `target` is a regular file with this content. Not more than that is read of it."""
+        # Path.readlink() would normalize "x/" and "./x" to "x"
+        return os.readlink(os.fsencode(target)) == content  # noqa: PTH115
     try:
         file, size = open_plain(str(target), os.O_NOFOLLOW)
     except OSError:
         return False
     with os.fdopen(file, "rb") as opened:
         return size == len(content) and opened.read(size + 1) == content
-
-
-def _link_target(link: Path) -> bytes:
-    # Path.readlink() would normalize "x/" and "./x" to "x"
-    return os.readlink(os.fsencode(link))  # noqa: PTH115
 
 
 def _refuse_moved(repository: Repository, workspace: Workspace, patch: Patch, since: str) -> None:
@@ -568,21 +532,17 @@ def _refuse_moved(repository: Repository, workspace: Workspace, patch: Patch, si
 
 def _is_same(target: Path, workspace: Workspace, old: TreeEntry | None) -> bool:
     """Return whether a file is as an old one, or missing if there was none. Raises PermissionRefused."""
-    now: os.stat_result | None = None
     try:
-        now = target.lstat()
+        mode = target.lstat().st_mode
     except FileNotFoundError:
-        pass
+        return old is None
     except NotADirectoryError:
         raise PermissionRefused(
             f"{target} cannot be created because a part of its path is a file: nothing was written"
         ) from None
-    if now is not None and stat.S_ISDIR(now.st_mode):
+    if stat.S_ISDIR(mode):
         raise PermissionRefused(f"{target} is a folder now: nothing was written")
-    expected = None if old is None else workspace.store.get_blob(old.sha)
-    if now is None or expected is None:
-        return now is None and expected is None
-    return _link_target(target) == expected if stat.S_ISLNK(now.st_mode) else _has(target, expected)
+    return old is not None and _has(target, mode, workspace.store.get_blob(old.sha))
 
 
 def _write(target: Path, workspace: Workspace, entry: TreeEntry) -> None:

@@ -107,12 +107,7 @@ def closes(issue: Issue, project: Project) -> str:
 
 
 def body(work: Work, project: Project) -> str:
-    """Return the body of a pull request, in Markdown.
-
-    Args:
-        work: The content; its patch is verified or unverified.
-        project: The project that the pull request is opened on.
-    """
+    """Return the body of a pull request, in Markdown."""
     evidence = work.evidence
     parts = [
         _OPENINGS[evidence.verdict].format(fresh_places=fresh_places(isolated=work.isolated)),

@@ -82,11 +82,7 @@ async def destination(
     """Find out where a pull request would go, and whether it can be opened. Nothing is changed anywhere.
 
     Args:
-        repository: The user's repository.
-        issue: The issue that the patch fixes.
         branch: The name of the new branch; None to derive one from the issue.
-        github_api: The address of GitHub's API.
-        say: Receives progress messages for people.
 
     Raises:
         UsageError, PermissionRefused, EnvironmentFault: No pull request can be opened; with the reason.
@@ -139,13 +135,7 @@ async def offer(
     The pull request is a draft unless the patch is verified.
 
     Args:
-        repository: The user's repository.
-        workspace: The workspace that holds the trees of the patch.
-        patch: The patch.
-        work: The content of the pull request.
         branch: The name of the new branch; None to derive one from the issue.
-        github_api: The address of GitHub's API.
-        say: Receives progress messages for people.
 
     Raises:
         PermissionRefused, UsageError, EnvironmentFault: A step failed. The text says which steps are done and
@@ -202,13 +192,7 @@ async def push_further(
     """Push a further commit to an open pull request, never by force. Without a change, nothing is pushed.
 
     Args:
-        repository: The user's repository, which has the commits that `to` names.
-        workspace: The workspace that holds the trees of the patch.
         patch: The difference from `to.tree`.
-        to: Where the commit goes.
-        name: A name that no other reference of m3agent has.
-        message: The commit message.
-        say: Receives progress messages for people.
 
     Raises:
         PermissionRefused, EnvironmentFault: The push is refused, or would overwrite what somebody else did.

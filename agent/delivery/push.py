@@ -79,11 +79,6 @@ def has_commit(repository: Repository, heads: RemoteBranches, base: str, commit:
 async def fetch(repository: Repository, refs: Sequence[str], objects: Path) -> None:
     """Fetch references of origin into another folder. The user's repository does not change.
 
-    Args:
-        repository: The user's repository.
-        refs: The full names of the references.
-        objects: The folder that receives the objects.
-
     Raises:
         PermissionRefused, EnvironmentFault: With the reason that git gives.
     """
@@ -104,9 +99,6 @@ async def push(
     """Push `commit` as the branch `branch`, which is new or has only commits that `commit` follows.
 
     Args:
-        repository: The user's repository.
-        commit: The id of the commit.
-        branch: The name of the branch.
         remote: `origin`, or the address of another repository.
         dry_run: Only find out whether the user may push.
 
@@ -164,13 +156,6 @@ async def _git(
     seconds: float | None = None,
 ) -> tuple[int, str, str]:
     """Run a git command that talks to a remote; return exit status, standard output and standard error.
-
-    Args:
-        repository: The user's repository.
-        command: The git command.
-        args: Its arguments.
-        more: Environment variables to add.
-        seconds: The time limit; None for `SECONDS`.
 
     Raises:
         EnvironmentFault: Git cannot be started, or did not end in time.

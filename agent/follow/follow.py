@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -113,14 +113,6 @@ async def follow(
 ) -> Followed:
     """Follow a pull request until it is approved, merged or closed, or a limit is reached.
 
-    Args:
-        request: What to follow, and how long.
-        state: The state folder.
-        carry_on: Continues a session.
-        env: The environment variables that tokens are taken from.
-        say: Receives notes for people.
-        sleep: Waits for some seconds.
-
     Raises:
         UsageError, PermissionRefused, EnvironmentFault: The pull request cannot be read, or a round could not begin.
     """
@@ -167,22 +159,23 @@ class _Follower:
             if seen.state != "open":
                 merged = seen.state == "merged"
                 return Followed(f"{self._pull.label} is {seen.state}", 0 if merged else 1)
-            if seen.head in self._replaced:  # the server does not show the last push yet
-                if ended := await self._wait(seen):
-                    return ended
-                continue
-            red = [check for check in seen.red if check.key not in self._handled]
-            remarks = [remark for remark in seen.remarks if remark.key not in self._handled]
-            conflict = seen.conflict is True and f"conflict:{seen.head}" not in self._handled
-            if red or remarks or conflict:
-                if self._rounds >= self._request.rounds:
-                    return Followed(f"the limit of {self._request.rounds} rounds is reached", _LIMIT)
-                if ended := await self._round(seen, red, remarks, conflict=conflict):
-                    return ended
-            elif seen.approved and not seen.running:
-                return Followed(f"{self._pull.label} is approved", 0)
-            elif ended := await self._wait(seen):
+            if ended := await self._act(seen):
                 return ended
+
+    async def _act(self, seen: PullState) -> Followed | None:
+        """Do what an open pull request needs, or wait; return why following ends, if it does."""
+        if seen.head in self._replaced:  # the server does not show the last push yet
+            return await self._wait(seen)
+        red = [check for check in seen.red if check.key not in self._handled]
+        remarks = [remark for remark in seen.remarks if remark.key not in self._handled]
+        conflict = seen.conflict is True and f"conflict:{seen.head}" not in self._handled
+        if red or remarks or conflict:
+            if self._rounds >= self._request.rounds:
+                return Followed(f"the limit of {self._request.rounds} rounds is reached", _LIMIT)
+            return await self._round(seen, red, remarks, conflict=conflict)
+        if seen.approved and not seen.running:
+            return Followed(f"{self._pull.label} is approved", 0)
+        return await self._wait(seen)
 
     async def _look(self) -> PullState:
         faults = 0
@@ -243,12 +236,13 @@ class _Follower:
         """Let the session continue with the news, and answer; return why following ends, if it does."""
         remote = self._remote(seen)
         await fetch(self._repository, [self._pull.ref], objects_of(self._repository))
-        if not self._is_here(seen.head):
+        if not self._git_agrees("cat-file", "-e", f"{seen.head}^{{commit}}"):
             self._say(f"{self._pull.what} changed while it was fetched")
             return None
-        if self._commit and not self._follows(seen.head, self._commit):
+        ours = self._commit
+        if ours and not self._git_agrees("merge-base", "--is-ancestor", ours, seen.head):
             return Followed(
-                f"somebody replaced commit {self._commit[:12]} of branch {seen.branch}: m3agent does not work on "
+                f"somebody replaced commit {ours[:12]} of branch {seen.branch}: m3agent does not work on "
                 "top of that",
                 PermissionRefused.exit_code,
             )
@@ -258,10 +252,11 @@ class _Follower:
         news = text.for_model(self._pull.label, red, logs, remarks, started.conflicting if conflict else None)
         self._rounds += 1
         parts = [f"red checks: {len(red)}", f"new remarks of members: {len(remarks)}"]
-        parts += [f"a conflict with {seen.target}"] if conflict else []
-        self._say(f"round {self._rounds} of at most {self._request.rounds}: {', '.join(parts)}")
         keys = [*(check.key for check in red), *(remark.key for remark in remarks)]
-        keys += [f"conflict:{seen.head}"] if conflict else []
+        if conflict:
+            parts.append(f"a conflict with {seen.target}")
+            keys.append(f"conflict:{seen.head}")
+        self._say(f"round {self._rounds} of at most {self._request.rounds}: {', '.join(parts)}")
         self._handled.update(keys)
         to = PullUpdate(self._pull.url, remote, seen.branch, seen.head, tip, started.tree, seen.draft)
         with contextlib.closing(started.session) as session:
@@ -275,10 +270,7 @@ class _Follower:
         except M3AgentError as error:
             self._say(f"the answer could not be written on {self._pull.what}: {error}")
         if result.opened is None:
-            if result.status in HANDED_OVER and result.exit_code > 1:
-                return Followed("the push was refused, as the error says", result.exit_code)
-            why = f"the conflict with {seen.target} is not resolved" if conflict else "nothing was pushed"
-            return Followed(f"{why}: {result.reason}", result.exit_code or 1)
+            return _without_push(result, seen.target if conflict else None)
         if result.opened.commit != seen.head:
             self._replaced.add(seen.head)
         self._session, self._commit = result.session, result.opened.commit
@@ -293,17 +285,10 @@ class _Follower:
         source = Project(self._pull.kind, self._pull.api, self._pull.web, seen.source)
         return address_of(self._repository, source)
 
-    def _is_here(self, commit: str) -> bool:
+    def _git_agrees(self, *args: str) -> bool:
+        """Return whether a question to git has the answer yes."""
         try:
-            self._repository.git("cat-file", "-e", f"{commit}^{{commit}}")
-        except GitCommandFailed:
-            return False
-        return True
-
-    def _follows(self, commit: str, earlier: str) -> bool:
-        """Return whether a commit is `earlier` or has it in its history."""
-        try:
-            self._repository.git("merge-base", "--is-ancestor", earlier, commit)
+            self._repository.git(*args)
         except GitCommandFailed:
             return False
         return True
@@ -333,7 +318,6 @@ class _Follower:
         """Fork the session, from the files that the pull request has now. Blocking.
 
         Args:
-            seen: The pull request.
             tip: A commit that it conflicts with; None without a conflict.
         """
         log = read_log(self._session / LOG)
@@ -374,13 +358,19 @@ class _Started:
 _LIMIT = EXIT_CODES[Status.LIMIT]
 
 
+def _without_push(result: FixResult, conflicting: str | None) -> Followed:
+    """Return why following ends after a round that pushed nothing; `conflicting` is the branch with a conflict."""
+    if result.status in HANDED_OVER and result.exit_code > 1:
+        return Followed("the push was refused, as the error says", result.exit_code)
+    why = "nothing was pushed" if conflicting is None else f"the conflict with {conflicting} is not resolved"
+    return Followed(f"{why}: {result.reason}", result.exit_code or 1)
+
+
 def carried(store: TreeStore, tree: str, old: str, new: str) -> str:
     """Return a tree with the changes between two commits. Other files keep what the session has, such as line ends.
 
     Args:
         store: Holds the tree, and can read the commits.
-        tree: The tree.
-        old, new: The commits.
     """
     if old == new:
         return tree
@@ -395,10 +385,6 @@ def _tree(store: TreeStore, commit: str) -> str:
 
 def _last_tree(lines: Sequence[Line], base: str) -> str:
     """Return the last state of the work tree that a log names."""
-    return next(_trees(lines), base)
-
-
-def _trees(lines: Sequence[Line]) -> Iterator[str]:
-    for line in reversed(lines):
-        if line["type"] in ("call.finished", "session.resumed") and (tree := log_reader.text(line, "tree")):
-            yield tree
+    ends = ("call.finished", "session.resumed")
+    trees = (log_reader.text(line, "tree") for line in reversed(lines) if line["type"] in ends)
+    return next(filter(None, trees), base)

@@ -32,10 +32,6 @@ def for_model(
     """Return the message to the model.
 
     Args:
-        label: The name of the pull request.
-        checks: The checks that failed.
-        logs: What they printed, by key.
-        remarks: The new remarks of members.
         conflict: The patch so far, if it conflicts with the target branch; else None.
     """
     parts = [f"Your change is pull request {label} now. This happened there:"]
@@ -83,15 +79,7 @@ def answer(
     rounds: int,
     before: str,
 ) -> str:
-    """Return the comment that says what was done, in Markdown. All words of others are in fenced code.
-
-    Args:
-        result: The result of the round.
-        checks, remarks: What it was about.
-        round_: The number of the round.
-        rounds: The most rounds.
-        before: The last commit before the round.
-    """
+    """Return the comment that says what was done, in Markdown. All words of others are in fenced code."""
     opened = result.opened
     if opened is None:
         done = "m3agent could not do what is asked, and pushed nothing."

@@ -31,6 +31,8 @@ class Server:
     """Characters of names that addresses have unchanged."""
     pulls: str
     """The folder of pull requests in the API."""
+    comments: str
+    """The folder of a pull request's comments in the API, below its project."""
     issue_pages: str
     """The folder of issues on a project's web page."""
     pull_pages: str
@@ -53,6 +55,7 @@ SERVERS: dict[ServerKind, Server] = {
         projects="repos",
         kept="/",
         pulls="pulls",
+        comments="issues/{number}/comments",
         issue_pages="issues",
         pull_pages="pull",
         new_pull="compare/{base}...{branch}?expand=1",
@@ -67,6 +70,7 @@ SERVERS: dict[ServerKind, Server] = {
         projects="projects",
         kept="",
         pulls="merge_requests",
+        comments="merge_requests/{number}/notes",
         issue_pages="-/issues",
         pull_pages="-/merge_requests",
         new_pull="-/merge_requests/new?merge_request%5Bsource_branch%5D={branch}&merge_request%5Btarget_branch%5D={base}",
@@ -158,42 +162,43 @@ class Project:
 
 
 @dataclass(frozen=True)
-class IssueReference(Project):
-    """An issue on GitHub or GitLab."""
+class _Numbered(Project):
+    """An issue or a pull request."""
 
     number: int
+
+    @property
+    def label(self) -> str:
+        """The name to show to people."""
+        return f"{self.project}{self._sign}{self.number}"
+
+    @property
+    def url(self) -> str:
+        """Its web page."""
+        return f"{self.page}/{self._pages}/{self.number}"
+
+    @property
+    def _sign(self) -> str:
+        return "#"
+
+    @property
+    def _pages(self) -> str:
+        return self.server.issue_pages
+
+
+@dataclass(frozen=True)
+class IssueReference(_Numbered):
+    """An issue on GitHub or GitLab."""
 
     noun = "issue"
     instead = ", or give the issue's text as a file"
 
-    @property
-    def label(self) -> str:
-        """The name to show to people."""
-        return f"{self.project}#{self.number}"
-
-    @property
-    def url(self) -> str:
-        """The issue's web page."""
-        return f"{self.page}/{self.server.issue_pages}/{self.number}"
-
 
 @dataclass(frozen=True)
-class PullReference(Project):
+class PullReference(_Numbered):
     """A pull request on GitHub, or a merge request on GitLab."""
 
-    number: int
-
     noun = "pull request"
-
-    @property
-    def label(self) -> str:
-        """The name to show to people."""
-        return f"{self.project}{self.server.pull_sign}{self.number}"
-
-    @property
-    def url(self) -> str:
-        """The pull request's web page."""
-        return f"{self.page}/{self.server.pull_pages}/{self.number}"
 
     @property
     def pull_api(self) -> str:
@@ -205,14 +210,20 @@ class PullReference(Project):
         """The reference under which the project's repository has its last commit."""
         return f"{self.server.pull_refs}/{self.number}/head"
 
+    @property
+    def _sign(self) -> str:
+        return self.server.pull_sign
+
+    @property
+    def _pages(self) -> str:
+        return self.server.pull_pages
+
 
 def parse_pull_request(spec: str, *, github_api: str, env: Mapping[str, str]) -> PullReference:
     """Return the pull request or merge request with a web address.
 
     Args:
-        spec: The text that the user gave.
         github_api: The address of GitHub's API. It decides which host counts as GitHub.
-        env: The environment variables.
 
     Raises:
         UsageError: `spec` is no such address.
@@ -252,10 +263,8 @@ def parse_reference(
     """Return the issue that `spec` names; None if `spec` is not a reference to an issue on GitHub or GitLab.
 
     Args:
-        spec: The text that the user gave.
         github_api: The address of GitHub's API. It decides which host counts as GitHub.
         origin: Returns the address of the repository's origin remote. Called only if `spec` is `#N`.
-        env: The environment variables.
 
     Raises:
         UsageError: `spec` names something that is not an issue, or a host that is not configured as GitHub.

@@ -42,6 +42,29 @@ _GH_SECONDS = 10
 _REDIRECTS = (301, 302, 307, 308)
 
 
+# By status, and whether a token was sent; None for either
+_REFUSALS: Mapping[tuple[int, bool | None], tuple[type[M3AgentError], str]] = {
+    (401, True): (
+        PermissionRefused,
+        "{host} does not accept the token from {source}: it is wrong or has expired.",
+    ),
+    (401, False): (PermissionRefused, "{host} asks for a token: set {variable}."),
+    (403, True): (PermissionRefused, "{host} refuses {label} to the token from {source}{reason}."),
+    (403, False): (
+        PermissionRefused,
+        "{host} refuses {label} to requests without a token in {variable}{reason}.",
+    ),
+    (404, True): (UsageError, "{host} has no {what}, or the token from {source} may not see it."),
+    (404, False): (
+        UsageError,
+        "{host} has no {what}, or it is private: then set {variable} to a token that may read it.",
+    ),
+    (410, None): (UsageError, "The {what} was deleted."),
+    (422, None): (PermissionRefused, "{host} refuses this for {label}{reason}."),
+}
+_OTHER: tuple[type[M3AgentError], str] = EnvironmentFault, "{host} answered {status} for {label}{reason}."
+
+
 class TooLarge(UsageError):
     """There are more bytes or pages than the limit."""
 
@@ -126,8 +149,6 @@ def read_bounded(response: httpx2.Response, limit: int, deadline: float) -> byte
     """Read the body of a response. At most one chunk beyond the limit is held in memory.
 
     Args:
-        response: A response whose body is a stream.
-        limit: The largest body, in bytes.
         deadline: The time of `time.monotonic()` by which the body must be complete.
 
     Raises:
@@ -153,9 +174,6 @@ class Api:
     It follows no redirects by itself, and uses no proxy for addresses on this machine.
 
     Args:
-        project: The project, issue or pull request.
-        token: The key to send, or None.
-        say: Receives messages for people.
         timeout: The longest silence of the server, in seconds. A whole response may take three times as long.
     """
 
@@ -208,7 +226,6 @@ class Api:
         """Yield the entries of a list, page after page.
 
         Args:
-            url: The address of the list.
             name: The field that has the list; None if the response is the list.
 
         Raises:
@@ -342,39 +359,27 @@ class Api:
         return headers
 
     def _refusal(self, response: httpx2.Response, body: bytes) -> M3AgentError:
-        status, label, token = response.status_code, self.project.label, self.token
-        variable, what = self.project.token_variable, self.project.what
-        said_there = self._words(body)
+        status, token, variable = response.status_code, self.token, self.project.token_variable
+        reason = self._words(body)
         reset = _reset(response.headers)
-        if status == 429 or (status == 403 and (reset is not None or "rate limit" in said_there.lower())):
+        if status == 429 or (status == 403 and (reset is not None or "rate limit" in reason.lower())):
             when = f"until {_local(reset)}" if reset is not None else "for now (wait a minute)"
             advice = "" if token else f"; a token in {variable} raises the limit"
             return RateLimited(
                 f"{self._host} answers no further requests {when}: its rate limit is reached{advice}.", reset
             )
-        if status == 404:
-            advice = (
-                f"or the token from {token.source} may not see it"
-                if token
-                else f"or it is private: then set {variable} to a token that may read it"
+        kind, text = _REFUSALS.get((status, token is not None)) or _REFUSALS.get((status, None), _OTHER)
+        return kind(
+            text.format(
+                host=self._host,
+                what=self.project.what,
+                label=self.project.label,
+                source=token and token.source,
+                variable=variable,
+                status=status,
+                reason=f" ({reason})" if reason else "",
             )
-            return UsageError(f"{self._host} has no {what}, {advice}.")
-        if status == 410:
-            return UsageError(f"The {what} was deleted.")
-        if status == 401:
-            advice = (
-                f"does not accept the token from {token.source}: it is wrong or has expired"
-                if token
-                else f"asks for a token: set {variable}"
-            )
-            return PermissionRefused(f"{self._host} {advice}.")
-        said = f" ({said_there})" if said_there else ""
-        if status == 403:
-            advice = f"the token from {token.source}" if token else f"requests without a token in {variable}"
-            return PermissionRefused(f"{self._host} refuses {label} to {advice}{said}.")
-        if status == 422:
-            return PermissionRefused(f"{self._host} refuses this for {label}{said}.")
-        return EnvironmentFault(f"{self._host} answered {status} for {label}{said}.")
+        )
 
     def _words(self, body: bytes) -> str:
         """Return the messages in an error's JSON as one short line, without the token."""

@@ -141,6 +141,10 @@ class Client(ABC):
     """The field with the text of an issue."""
     full_name: ClassVar[str]
     """The field with the present name of a project."""
+    page: ClassVar[str]
+    """The field with the web page of a pull request."""
+    pull_fields: ClassVar[tuple[tuple[str, ...], ...]]
+    """The ways to the last commit, the branch and the target branch in a pull request."""
     commit_fields: ClassVar[tuple[tuple[str, ...], ...]]
     """The ways to the values of `Commits` in a pull request."""
 
@@ -193,17 +197,46 @@ class Client(ABC):
         """Return the fork of the token's owner. The server makes a missing fork, and may need some time for it."""
         raise UsageError(f"--pr: you may not push to {project.project}: push to your fork by hand")
 
-    @abstractmethod
     def open(self, project: Project, what: Proposal) -> str:
         """Open the pull request, or find the open one for this branch; return its address."""
+        url = f"{project.project_api}/{project.server.pulls}"
+        value, search = self._proposed(project, what)
+        try:
+            return self._page(project, self.api.post(url, value).json)
+        except M3AgentError:
+            # The request may have succeeded although the response was lost, or other automation was faster.
+            with contextlib.suppress(M3AgentError):
+                pulls = self.api.get(f"{url}?{search}").json
+                if isinstance(pulls, list) and pulls:
+                    return self._page(project, pulls[0])
+            raise
 
-    @abstractmethod
     def look(self, pull: PullReference) -> PullState:
-        """Return the pull request as it is now."""
+        """Return the pull request as it is now; of one that has ended, only what it says itself."""
+        now = part(self.api.get(pull.pull_api).json)
+        head, branch, target = (words(now, *way) for way in self.pull_fields)
+        if not head:
+            raise self.api.not_the_api()
+        state, source = self._state(pull, now)
+        seen = PullState(state, head, branch, source, target, now.get("draft") is True)
+        return self._news(pull, now, seen) if state == "open" else seen
 
-    @abstractmethod
     def answer(self, pull: PullReference, text: str) -> None:
         """Write a comment on a pull request."""
+        comments = pull.server.comments.format(number=pull.number)
+        self.api.post(f"{pull.project_api}/{comments}", {"body": text})
+
+    @abstractmethod
+    def _proposed(self, project: Project, what: Proposal) -> tuple[dict[str, Any], str]:
+        """Return the request that opens a pull request, and the search for the open one."""
+
+    @abstractmethod
+    def _state(self, pull: PullReference, now: dict[str, Any]) -> tuple[State, str | None]:
+        """Return the state of a pull request, and the project with its branch."""
+
+    @abstractmethod
+    def _news(self, pull: PullReference, now: dict[str, Any], seen: PullState) -> PullState:
+        """Return an open pull request with its checks and remarks."""
 
     @abstractmethod
     def _comments(self, issue: dict[str, Any], page: str) -> Iterator[tuple[str, str]]:
@@ -218,20 +251,8 @@ class Client(ABC):
             raise self.api.not_the_api()
         return present
 
-    def _posted(self, project: Project, url: str, value: object, search: str, name: str) -> str:
-        """Create a pull request; return its web page, which the field `name` has. `search` finds the open one."""
-        try:
-            return self._page(project, self.api.post(url, value).json, name)
-        except M3AgentError:
-            # The request may have succeeded although the response was lost, or other automation was faster.
-            with contextlib.suppress(M3AgentError):
-                found = self.api.get(f"{url}?{search}").json
-                if isinstance(found, list) and found:
-                    return self._page(project, found[0], name)
-            raise
-
-    def _page(self, project: Project, value: object, name: str) -> str:
-        url = part(value).get(name)
+    def _page(self, project: Project, value: object) -> str:
+        url = part(value).get(self.page)
         if not isinstance(url, str) or not url.isprintable() or not url.startswith(f"{project.web}/"):
             raise self.api.not_the_api()
         return url
@@ -254,7 +275,7 @@ def place_in(path: str, line: object) -> str:
     return f"{path}:{line}" if path and isinstance(line, int) else path
 
 
-def is_said(entry: object) -> bool:
+def is_written(entry: object) -> bool:
     """Return whether a comment or review has a text that m3agent did not write."""
     text = words(entry, "body").strip()
     return bool(text) and not text.startswith(MARK) and isinstance(part(entry).get("id"), int)

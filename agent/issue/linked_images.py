@@ -71,11 +71,8 @@ def load_images(
     An image that cannot be fetched is reported and left out.
 
     Args:
-        urls: The addresses of the images, as the issue has them.
-        client: The HTTP client.
         issue: The issue. Only the host of its API may be without TLS or in a private network: the user named it. The
             other addresses come from the author of the issue.
-        say: Receives messages for people.
         timeout: In seconds. The time limit for all images together is three times as long.
     """
     wanted = [_absolute(url, issue) for url in urls]

@@ -59,11 +59,6 @@ def load_issue(
     Args:
         spec: The address of an issue on GitHub or GitLab, `owner/repo#N`, `#N` (an issue of the origin
             remote), the path of a file, `-` for `stdin`, or the text itself.
-        stdin: The stream to read for `-`.
-        origin: Returns the address of the repository's origin remote.
-        github_api: The address of GitHub's API; None for github.com.
-        env: The environment variables that tokens are taken from.
-        say: Receives progress messages for people.
         timeout: The longest silence of a server, in seconds.
 
     Raises:

@@ -93,14 +93,6 @@ async def read_change(
 ) -> Change:
     """Return the patch with its trees. The user's repository does not change.
 
-    Args:
-        source: Where the patch is.
-        repository: The user's repository.
-        folder: Receives a store for the trees.
-        github_api: The address of GitHub's API.
-        env: The environment variables that tokens are taken from.
-        say: Receives progress messages for people.
-
     Raises:
         UsageError: There is no such patch, or it does not apply.
         PermissionRefused, EnvironmentFault: A pull request cannot be fetched.
@@ -129,12 +121,7 @@ async def read_change(
 
 
 class _Reader:
-    """Reads patches of one repository; its methods block.
-
-    Args:
-        repository: The user's repository.
-        store: Receives the trees.
-    """
+    """Reads patches of one repository; its methods block."""
 
     def __init__(self, repository: Repository, store: TreeStore) -> None:
         self._repository = repository

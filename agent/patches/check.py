@@ -121,7 +121,6 @@ def table(again: Statement | None, differing: Collection[Difference], width: int
 
     Args:
         again: The new verification; None if the patch is another one, so that no test ran.
-        differing: What differs from the certificate.
         width: Columns of the terminal; 0 for no terminal.
     """
     holds = not any(difference.decides for difference in differing)

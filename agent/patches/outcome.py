@@ -41,12 +41,7 @@ class Outcome(TypedDict):
 
 
 def outcome_of(statement: Statement, certificate: Path | None) -> Outcome:
-    """Return what a certificate says.
-
-    Args:
-        statement: The certificate.
-        certificate: The file that has it.
-    """
+    """Return what a certificate says."""
     said, tests = statement.predicate, statement.predicate.tests
     return Outcome(
         status=said.verdict,
@@ -101,7 +96,6 @@ def explanation(certificate: Path | None, state: Path) -> str:
 
     Args:
         certificate: The file; None for the newest in the state folder.
-        state: The state folder.
 
     Raises:
         UsageError: The certificate does not exist, or it cannot be read.

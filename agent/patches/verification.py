@@ -65,10 +65,6 @@ async def verify_patch(
     """Verify a patch and return its certificate. Nothing outside of the state folder changes.
 
     Args:
-        request: What to verify.
-        state: The state folder.
-        env: The environment variables that tokens are taken from.
-        say: Receives notes for people.
         expected: Returns whether the patch is worth testing.
 
     Returns:

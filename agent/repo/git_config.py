@@ -56,14 +56,7 @@ _Keys = list[tuple[str, str | None]]
 
 
 def make(
-    root: str | None,
-    git_dir: str,
-    common_dir: str,
-    stamp: str,
-    state: str | None,
-    name: str,
-    *,
-    remote: bool,
+    root: str | None, git_dir: str, common_dir: str, stamp: str, state: str | None, name: str, *, remote: bool
 ) -> tuple[str, bytes]:
     """Write m3agent's common folder for a repository.
 
@@ -74,12 +67,6 @@ def make(
     atomically as the last step.
 
     Args:
-        root: The folder in which `.git` was found, or None.
-        git_dir: The git folder of the work tree.
-        common_dir: The git folder that linked work trees share.
-        stamp: Identifies the state of the repository's configuration.
-        state: The state folder, or None.
-        name: The name of the folder to write.
         remote: Also keep the keys for talking to a remote.
 
     Returns:
@@ -89,17 +76,29 @@ def make(
         EnvironmentFault: The repository's configuration cannot be read, names another folder as the work
             tree, or names another place for references.
     """
-    linked = git_dir != common_dir
     keys = _read(f"{common_dir}/config", git_dir)
-    # A linked work tree ignores these two keys in the shared configuration.
-    own = [] if linked else [(key, value) for key, value in keys if key in ("core.bare", "core.worktree")]
+    # A linked work tree ignores `core.bare` and `core.worktree` in the shared configuration.
+    own = keys if git_dir == common_dir else []
     if any(_is_true(value) for key, value in keys if key == "extensions.worktreeconfig"):
         more = _read(f"{git_dir}/config.worktree", git_dir)
         keys, own = keys + more, own + more
-    bare = root is None
+    _refuse_elsewhere(root, git_dir, own, keys)
+    bare = root is None or _is_true(dict(own).get("core.bare", "false"))
+    line = first_line(stamp, bare=bare)
+    allowed = ALLOWED + _FOR_REMOTES if remote else ALLOWED
+    content = line + b"\n" + b"".join(_line(key, value) for key, value in keys if _is_data(key, allowed))
+    try:
+        folder = _folder(state, name)
+        _fill(folder, common_dir, content)
+    except (OSError, EnvironmentFault):
+        folder = _temporary(name)
+        _fill(folder, common_dir, content)
+    return folder, line
+
+
+def _refuse_elsewhere(root: str | None, git_dir: str, own: _Keys, keys: _Keys) -> None:
+    """Raise EnvironmentFault if a repository has its work tree or a part of itself in another place."""
     for key, value in own:
-        if key == "core.bare":
-            bare = root is None or _is_true(value)
         if key == "core.worktree" and os.path.realpath(os.path.join(git_dir, value or "")) != root:
             raise EnvironmentFault(
                 f"The repository at {root or git_dir} names another folder as its work tree (core.worktree is {value}): "
@@ -111,16 +110,6 @@ def make(
                 f"The repository at {root or git_dir} keeps a part of itself in another place ({key} is {value}): "
                 "give a clone of it."
             )
-    line = first_line(stamp, bare=bare)
-    allowed = ALLOWED + _FOR_REMOTES if remote else ALLOWED
-    content = line + b"\n" + b"".join(_line(key, value) for key, value in keys if _is_data(key, allowed))
-    try:
-        folder = _folder(state, name)
-        _fill(folder, common_dir, content)
-    except (OSError, EnvironmentFault):
-        folder = _temporary(name)
-        _fill(folder, common_dir, content)
-    return folder, line
 
 
 def _folder(state: str | None, name: str) -> str:
@@ -169,11 +158,7 @@ def _read(path: str, git_dir: str) -> _Keys:
     except OSError:
         raise no_git() from None
     if done.returncode:
-        said = _words(done.stderr).replace("standard input", path)
-        raise EnvironmentFault(
-            f"The repository at {git_dir} cannot be used (git says: {said}): "
-            "repair it with 'git fsck', or clone it again."
-        )
+        raise unusable(git_dir, _words(done.stderr).replace("standard input", path))
     keys: _Keys = []
     for entry in os.fsdecode(done.stdout).split("\0"):
         key, equals, value = entry.partition("\n")
@@ -225,15 +210,19 @@ def ask_git_about_owner(where: str, git_dir: str) -> None:
     except (OSError, subprocess.TimeoutExpired):
         raise damaged(where) from None
     if done.returncode and b"dubious ownership" not in done.stderr:
-        raise EnvironmentFault(
-            f"The repository at {where} cannot be used (git says: {_words(done.stderr)}): "
-            "repair it with 'git fsck', or clone it again."
-        )
+        raise unusable(where, _words(done.stderr))
     if done.returncode or os.path.realpath(os.fsdecode(done.stdout.removesuffix(b"\n"))) != git_dir:
         raise EnvironmentFault(
             f"The repository at {where} belongs to another user and git refuses it: if you trust it, run "
             f"'git config --global --add safe.directory {where}'."
         )
+
+
+def unusable(where: str, reason: str) -> EnvironmentFault:
+    """Return the error for a repository that git refuses, with the reason that git gives."""
+    return EnvironmentFault(
+        f"The repository at {where} cannot be used (git says: {reason}): repair it with 'git fsck', or clone it again."
+    )
 
 
 def no_git() -> M3AgentError:
@@ -262,5 +251,10 @@ def bare_inside(path: str, root: str) -> M3AgentError:
 
 
 def _words(stderr: bytes) -> str:
-    said = next((line for line in stderr.decode(errors="replace").splitlines() if line.strip()), "no reason")
-    return said.removeprefix("fatal: ").removeprefix("error: ").strip().rstrip(".")
+    return first_words(stderr.decode(errors="replace")) or "no reason"
+
+
+def first_words(stderr: str) -> str:
+    """Return the first line of git's standard error, without git's prefix; empty without one."""
+    line = next((line for line in stderr.splitlines() if line.strip()), "")
+    return line.removeprefix("fatal: ").removeprefix("error: ").strip().rstrip(".")

@@ -23,6 +23,7 @@ from hashlib import sha256
 
 from m3agent.sandbox.store.git_command import GitCommand, for_repository
 from m3agent.util.plain_file import read_first
+from m3agent.util.record import record
 from m3agent.util.xdg import state_folder
 
 FOLDER = "git"
@@ -37,27 +38,18 @@ _VERSION = b"1"  # of the format of the written configuration; a file of another
 _MOST_BYTES = 4096
 
 
+@record
 class HostGit:
-    """The location of a user's repository, and how to run git in it.
+    """The location of a user's repository, and how to run git in it. All paths are absolute and without symbolic links."""
 
-    All paths are absolute and without symbolic links.
-
-    Attributes:
-        root: The work tree's folder; None for a bare repository.
-        git_dir: The git folder of this work tree.
-        common_dir: The git folder that all work trees share. It differs from `git_dir` only for a linked work
-            tree.
-        top: The folder in which `.git` was found, or None. It equals `root`, unless the configuration says
-            that the repository is bare.
-    """
-
-    __slots__ = ("common_dir", "git_dir", "root", "top")
-
-    def __init__(self, root: str | None, git_dir: str, common_dir: str, top: str | None) -> None:
-        self.root = root
-        self.git_dir = git_dir
-        self.common_dir = common_dir
-        self.top = top
+    root: str | None
+    """The work tree's folder; None for a bare repository."""
+    git_dir: str
+    """The git folder of this work tree."""
+    common_dir: str
+    """The git folder that all work trees share. It differs from `git_dir` only for a linked work tree."""
+    top: str | None
+    """The folder in which `.git` was found, or None. It equals `root`, unless the configuration says that the repository is bare."""
 
     @property
     def folder(self) -> str:

@@ -25,8 +25,6 @@ def open_folder(path: Path, state: Path, *, again: bool = False) -> Repository:
     """Return the repository that contains a folder; without one, a new one for the folder.
 
     Args:
-        path: The folder.
-        state: m3agent's state folder.
         again: Use the git folder of an earlier call, for a session that resumes.
 
     Raises:

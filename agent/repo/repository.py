@@ -5,6 +5,8 @@ repository's own configuration only plain data is used (see `host_git`). The tre
 this way; `m3agent.sandbox.store.git` reads them, without any configuration.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import shutil
@@ -14,14 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from m3agent.agent.repo import git_spawn
-from m3agent.agent.repo.git_config import no_git
+from m3agent.agent.repo.git_config import first_words, no_git, unusable
 from m3agent.agent.repo.host_git import HostGit, find
-from m3agent.agent.repo.own_files import own_files
 from m3agent.sandbox.store.git_command import for_no_repository, subcommand
 from m3agent.util.errors import EnvironmentFault, M3AgentError, UsageError
+from m3agent.util.plain_file import read_first
 
 MIN_GIT = (2, 30)
 """The oldest accepted version of git: the one in Debian 11."""
@@ -44,8 +45,7 @@ class GitCommandFailed(M3AgentError):
 
     def __init__(self, command: str, stderr: str) -> None:
         self.stderr = stderr
-        said = next((line for line in stderr.splitlines() if line.strip()), "it gave no reason")
-        self.said = said.removeprefix("fatal: ").removeprefix("error: ").strip().rstrip(".")
+        self.said = first_words(stderr) or "it gave no reason"
         super().__init__(f"git {command} failed: {self.said}.")
 
 
@@ -56,12 +56,6 @@ def git(
 
     Nothing in the repository can make git start a program or prompt the user. Filters run only if the user's
     own configuration names them.
-
-    Args:
-        where: The repository.
-        args: The arguments.
-        stdin: Bytes for standard input; None for an empty one.
-        timeout: In seconds; None for no limit.
 
     Raises:
         GitCommandFailed: The exit status is not zero.
@@ -93,19 +87,6 @@ def _run(
             if (fault := git_spawn.blocked(where.root)) is not None:
                 raise fault from None
     return command.run(*args, cwd=where.folder, stdin=stdin, timeout=timeout)
-
-
-class CommitEntry(NamedTuple):
-    """A file of a commit."""
-
-    path: str
-    """The path, relative to the root."""
-    mode: str
-    """Git's mode, as six octal digits."""
-    oid: str
-    """The id of the blob."""
-    size: int
-    """In bytes; 0 for a submodule."""
 
 
 @dataclass(frozen=True)
@@ -156,14 +137,8 @@ class Repository:
         """
         if self.root is None:
             return set()
-        out = self.git(
-            "status",
-            "--porcelain=v1",
-            "-z",
-            "--untracked-files=all",
-            "--no-renames",
-            "--ignore-submodules=dirty",
-        )
+        options = ("--untracked-files=all", "--no-renames", "--ignore-submodules=dirty")
+        out = self.git("status", "--porcelain=v1", "-z", *options)
         entries = [(entry[:2], os.fsdecode(entry[3:])) for entry in out.split(b"\0") if entry]
         return {path for _, path in entries} - own_files(
             self.root, (path for state, path in entries if state == b"??")
@@ -176,7 +151,7 @@ class Repository:
         submodules, and symbolic links that leave the work tree or lead nowhere. For a bare repository: the regular files of HEAD.
         """
         if self.root is None:
-            return [entry.path for entry in self.tree() if entry.mode not in (_SUBMODULE, _SYMLINK)]
+            return [path for mode, path in self._of_head() if mode not in (_SUBMODULE, _SYMLINK)]
         out = self.git("ls-files", "-z", "--stage")
         entries = (entry.split(b"\t", 1) for entry in out.split(b"\0") if entry)
         names = {path for meta, path in entries if not meta.startswith(_SUBMODULE.encode())}
@@ -202,22 +177,13 @@ class Repository:
 
     def submodules(self) -> set[str]:
         """Return the paths of HEAD's submodules."""
-        lines = self.git("ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0")
-        return {
-            os.fsdecode(line.split(b"\t", 1)[1]) for line in lines if line.startswith(_SUBMODULE.encode())
-        }
+        return {path for mode, path in self._of_head() if mode == _SUBMODULE}
 
-    def tree(self) -> list[CommitEntry]:
-        """Return every file of HEAD's tree, sorted by path."""
-        entries: list[CommitEntry] = []
-        for line in self.git("ls-tree", "-r", "-l", "-z", "--full-tree", "HEAD").split(b"\0"):
-            if line:
-                meta, path = line.split(b"\t", 1)
-                mode, _, oid, size = meta.decode().split()
-                entries.append(
-                    CommitEntry(os.fsdecode(path), mode, oid, int(size) if size.isdecimal() else 0)
-                )
-        return entries
+    def _of_head(self) -> Iterator[tuple[str, str]]:
+        """Yield mode and path of every file of HEAD, in the order of the paths."""
+        for line in self.git("ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0")[:-1]:
+            meta, path = line.split(b"\t", 1)
+            yield meta.decode().partition(" ")[0], os.fsdecode(path)
 
 
 def open_repository(path: Path) -> Repository:
@@ -243,7 +209,7 @@ def open_repository(path: Path) -> Repository:
     try:
         said = git(found, ["rev-parse", "--is-shallow-repository"]).decode().strip()
     except GitCommandFailed as error:
-        raise _damaged(error, found) from None
+        raise unusable(found.folder, error.said) from None
     branch = _branch(found)
     return Repository(found, _head(found, branch), branch, said == "true")
 
@@ -309,20 +275,13 @@ def _head(where: HostGit, branch: str | None) -> str:
                 f"The repository at {where.folder} has no commit on its branch {branch}: "
                 "commit the files first ('git add -A', 'git commit'), or check out a branch that has commits."
             ) from None
-        raise _damaged(error, where) from None
+        raise unusable(where.folder, error.said) from None
 
 
 def _ref_exists(where: HostGit, ref: str) -> bool:
     # A pattern distinguishes an absent reference from one that points to a missing object.
     listed = git(where, ["for-each-ref", "--format=%(refname)", ref])
     return ref.encode() in listed.splitlines()
-
-
-def _damaged(error: GitCommandFailed, where: HostGit) -> EnvironmentFault:
-    return EnvironmentFault(
-        f"The repository at {where.folder} cannot be used (git says: {error.said}): "
-        "repair it with 'git fsck', or clone it again."
-    )
 
 
 def _on_disk(root: Path, paths: Iterable[str]) -> Iterator[str]:
@@ -354,3 +313,22 @@ def _link_inside(root: Path, link: Path) -> bool:
         return link.resolve(strict=True).is_relative_to(root)
     except (OSError, RuntimeError):  # broken, or a loop
         return False
+
+
+_HEAD = 2000
+"""Bytes at the beginning of a file that show whether m3agent wrote it."""
+_CERTIFICATE = b'{\n  "_type": "https://in-toto.io/Statement/v1"'
+_PAGE = b"@generated by m3agent"
+
+
+def own_files(root: Path, untracked: Iterable[str]) -> set[str]:
+    """Return the paths of untracked files that m3agent wrote. They are not part of the user's work."""
+    return {path for path in untracked if path.endswith((".json", ".html")) and _is_own(root / path)}
+
+
+def _is_own(file: Path) -> bool:
+    try:
+        head = read_first(str(file), _HEAD)
+    except OSError:  # a link that leads nowhere, a folder, a file that the user must not read
+        return False
+    return head.startswith(_CERTIFICATE) or (head.startswith(b"<!doctype html>") and _PAGE in head)

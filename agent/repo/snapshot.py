@@ -36,8 +36,6 @@ def workspace_of(repository: Repository, folder: Path, say: Callable[[str], None
     It has the current files of the work tree, or those of HEAD for a bare repository. Files that are too large are left out.
 
     Args:
-        repository: The repository.
-        folder: Gets the trees.
         say: Names each file that is left out.
 
     Raises:

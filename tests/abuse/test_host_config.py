@@ -109,7 +109,7 @@ class Hostile:
             origin_url(repository)
         repository.dirty_paths()
         repository.list_files()
-        repository.tree()
+        repository.submodules()
         quick = quick_checkout(str(folder))
         for checkout in filter(None, (quick, Checkout.of(repository))):
             command.run(PackOptions(), checkout, output=str(out / "context.txt"))

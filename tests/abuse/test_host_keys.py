@@ -243,7 +243,7 @@ async def do_everything(where: Path, out: Path, origins: list[str], config: Path
     origin_url(repository)
     last_tag(repository)
     repository.dirty_paths()
-    repository.tree()
+    repository.submodules()
     command.run(PackOptions(), Checkout.of(repository), output=str(out / "context.txt"))
     shutil.rmtree(Path(os.environ["M3AGENT_STATE"], "context"), ignore_errors=True)
     workspace = workspace_of(repository, out, lambda _: None)

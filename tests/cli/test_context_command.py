@@ -101,7 +101,7 @@ def test_the_quick_way_has_the_options_of_the_whole_command_line() -> None:
     """The fast parser knows only options of the full command line, so it answers none that --help does not document."""
     names = {f"--{name}" for name in inspect.signature(cli.context).parameters}
     assert {*command.VALUES, "--stats"} - {"-o"} <= names
-    known = {*inspect.signature(PackOptions).parameters, *inspect.signature(command.run).parameters}
+    known = {*inspect.get_annotations(PackOptions), *inspect.signature(command.run).parameters}
     assert {"budget", "include", "exclude", "output", "stats", "verify", "issue"} <= known
 
 

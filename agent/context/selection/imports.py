@@ -1,6 +1,7 @@
 """Resolve imports between files, in any language, from their texts and from the existing paths."""
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 # A file with one of these names stands for its folder.
 FOLDER_FILES = frozenset({"__init__", "index", "mod", "lib", "init", "package"})
@@ -119,7 +120,7 @@ class ImportMap:
     def _nearest(self, importer: int, meant: tuple[int, ...]) -> tuple[int, ...]:
         """Return the files that share the most folders with the importer."""
         own = self._folder_of[importer].split("/")
-        shared = [_common(own, self._folder_of[index].split("/")) for index in meant]
+        shared = [in_common(own, self._folder_of[index].split("/")) for index in meant]
         most = max(shared)
         return tuple(index for index, number in zip(meant, shared, strict=True) if number == most)
 
@@ -138,10 +139,6 @@ def _joined(folder: str, name: str) -> str:
     return "/".join(parts)
 
 
-def _common(one: list[str], other: list[str]) -> int:
-    number = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        number += 1
-    return number
+def in_common(first: Iterable[str], second: Iterable[str]) -> int:
+    """Return how many parts two paths have in common at their beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))

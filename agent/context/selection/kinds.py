@@ -90,10 +90,6 @@ def comes_last(path: str, paths: Container[str]) -> bool:
 
     This holds for texts for people (changelogs, licences, manuals), for the settings of hosting services, and for a stub
     beside its module.
-
-    Args:
-        path: The path of the file.
-        paths: The paths of all files.
     """
     is_stub = path.endswith(".pyi") and path[:-1] in paths
     return is_stub or path.startswith((".github/", ".gitlab/")) or kind_of(path) is FileKind.DOC

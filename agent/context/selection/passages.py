@@ -1,12 +1,13 @@
-"""Find the passages of a file that an issue is about, and write an outline and passages within a size.
+"""Divide a file into pieces, find the passages that an issue is about, and write an outline and passages within a size.
 
 Everything here is a pure function of the issue, the file's text and its outline.
 """
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from m3agent.agent.context.selection.query import LONGEST_ISSUE
 from m3agent.agent.context.selection.terms import definition_lines
@@ -51,6 +52,12 @@ class Clues:
     lines: tuple[tuple[tuple[str, ...], int], ...]
     """Paths, as their parts in lower case, each with a line number."""
 
+    @property
+    def names(self) -> dict[str, float]:
+        """Weight of each folded word."""
+        ascending = sorted(self.words.items(), key=lambda item: item[1])
+        return {name: weight for word, weight in ascending if (name := folded(word))}
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -73,37 +80,30 @@ class _Definition:
 def read_clues(issue: str) -> Clues:
     """Return the clues in an issue: names, quoted texts, and lines of files."""
     issue = issue[:LONGEST_ISSUE]
-    names = dict.fromkeys(word for code in _QUOTED_CODE.findall(issue) for word in _WORD.findall(code))
-    names |= dict.fromkeys(one or other for one, other in _USED_AS_NAME.findall(issue))
-    words: dict[str, float] = {}
-    for word in (*names, *_WORD.findall(issue)):
-        if len(words) == _MOST_WORDS:
-            break
-        if word not in words and len(word) > 2:
-            is_name = word in names or _LOOKS_LIKE_NAME.search(word)
-            words[word] = _NAME if is_name else _PLAIN
     strings = [next(filter(None, groups)).strip() for groups in _STRING_TEXT.findall(issue)]
     strings += [message.strip() for message in _ERROR.findall(issue)]
     # A single word is a clue already.
     phrases = dict.fromkeys(text for text in strings if len(text) > 3 and not _WORD.fullmatch(text))
-    lines = {
-        (parts, int(number)): None
-        for pattern in (_FRAME, _LINE_REFERENCE)
-        for path, number in pattern.findall(issue)
-        if (parts := _parts(path))
+    references = (*_FRAME.findall(issue), *_LINE_REFERENCE.findall(issue))
+    lines = dict.fromkeys((parts, int(number)) for path, number in references if (parts := _parts(path)))
+    return Clues(_weights(issue), tuple(phrases)[:_MOST_STRINGS], tuple(lines)[:_MOST_LINES])
+
+
+def _weights(issue: str) -> dict[str, float]:
+    """Return the weight of each word; names come first, because there is a limit."""
+    names = dict.fromkeys(word for code in _QUOTED_CODE.findall(issue) for word in _WORD.findall(code))
+    names |= dict.fromkeys(before or after for before, after in _USED_AS_NAME.findall(issue))
+    every = dict.fromkeys(word for word in (*names, *_WORD.findall(issue)) if len(word) > 2)
+    return {
+        word: _NAME if word in names or _LOOKS_LIKE_NAME.search(word) else _PLAIN
+        for word in islice(every, _MOST_WORDS)
     }
-    return Clues(words, tuple(phrases)[:_MOST_STRINGS], tuple(lines)[:_MOST_LINES])
 
 
 def find_passages(path: str, text: str, outline: str, clues: Clues) -> list[Passage]:
     """Return the passages of a file that the clues point at, best first.
 
     A definition is a passage with its body; anything else is a line with a few lines around it.
-
-    Args:
-        path: The file's path.
-        text: The file's text.
-        outline: Its outline; empty if it has none.
 
     Returns:
         The first lines of the file if no clue points at a line and there is no outline.
@@ -166,8 +166,7 @@ def write_outline(outline: str, clues: Clues, size: int) -> str:
     definitions = _definitions(outline, 0)
     named = {definition.first for definition, _ in _defined(definitions, clues)}
     ranked = sorted(
-        range(len(definitions)),
-        key=lambda i: (definitions[i].first not in named, definitions[i].depth, i),
+        range(len(definitions)), key=lambda i: (definitions[i].first not in named, definitions[i].depth, i)
     )
     size -= _bytes(_rest(len(entries)))
     chosen: list[int] = []
@@ -207,43 +206,42 @@ def _parts(path: str) -> tuple[str, ...]:
 
 def _definitions(outline: str, end: int) -> list[_Definition]:
     """Return the definitions of an outline; each ends before the next one that is not inside it."""
-    entries = [entry for line in outline.split("\n") if (entry := _ENTRY.fullmatch(line))]
-    found: list[_Definition] = []
+    definitions: list[_Definition] = []
     following: list[tuple[int, int]] = []  # depth and line of later definitions, the nearest one last
-    for entry in reversed(entries):
-        number, depth = int(entry[1]), len(entry[2]) // 2
+    for number, depth, signature in reversed(_entries(outline)):
         while following and following[-1][0] > depth:
             following.pop()
         last = following[-1][1] - 1 if following else end
         following.append((depth, number))
-        head = _WORD.findall(entry[3].partition("(")[0])
+        head = _WORD.findall(signature.partition("(")[0])
         # A Go method has its receiver in parentheses before its name.
-        words = head if len(head) > 1 else _WORD.findall(entry[3])
-        found.append(_Definition(number, max(number, last), depth, tuple(words)))
-    return found[::-1]
+        words = head if len(head) > 1 else _WORD.findall(signature)
+        definitions.append(_Definition(number, max(number, last), depth, tuple(words)))
+    return definitions[::-1]
+
+
+def _entries(outline: str) -> list[tuple[int, int, str]]:
+    """Return the lines of an outline in the form of `definition_lines`."""
+    entries = [entry for line in outline.split("\n") if (entry := _ENTRY.fullmatch(line))]
+    return [(int(entry[1]), len(entry[2]) // 2, entry[3]) for entry in entries]
 
 
 def _defined(definitions: Sequence[_Definition], clues: Clues) -> list[tuple[_Definition, float]]:
     """Return each definition that a clue names, with its score."""
-    wanted: dict[str, float] = {}
-    for word, weight in clues.words.items():
-        wanted[folded(word)] = max(weight, wanted.get(folded(word), 0.0))
+    wanted = clues.names
     partial = [word for word, weight in wanted.items() if weight == _NAME and len(word) > 4]
-    exact: dict[str, list[int]] = {}
-    similar: dict[str, list[int]] = {}
+    meant: dict[tuple[float, str], list[int]] = {}
     for index, definition in enumerate(definitions):
         for name in dict.fromkeys(folded(word) for word in definition.words):
-            if name in wanted:
-                exact.setdefault(name, []).append(index)
-            for word in partial:
-                if word != name and word in name:
-                    similar.setdefault(word, []).append(index)
+            similar = [(_DEFINES_SIMILAR, word) for word in partial if word != name and word in name]
+            exact = [(_DEFINES, name)] if name in wanted else []
+            for clue in exact + similar:
+                meant.setdefault(clue, []).append(index)
     scores: dict[int, float] = {}
-    for factor, found in ((_DEFINES, exact), (_DEFINES_SIMILAR, similar)):
-        for word, indexes in found.items():
-            # A word of many definitions is a keyword, for example, and says little.
-            for index in indexes:
-                scores[index] = scores.get(index, 0.0) + factor * wanted[word] / len(indexes)
+    for (factor, word), indexes in meant.items():
+        # A word of many definitions is a keyword, for example, and says little.
+        for index in indexes:
+            scores[index] = scores.get(index, 0.0) + factor * wanted[word] / len(indexes)
     return [(definitions[index], score) for index, score in sorted(scores.items())]
 
 
@@ -284,3 +282,164 @@ def line_scores(path: str, text: str, lines: Sequence[str], clues: Clues) -> dic
         for number in numbers:
             scores[number] = scores.get(number, 0.0) + weight / len(numbers)
     return scores
+
+
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
+_BEFORE = ("#", "//", "/*", "*", "--", ";;", "@")
+"""A line that begins so and stands directly before a definition belongs to it."""
+_DOCSTRING = re.compile(r"[ \t]*[rRuUbB]{0,2}(\"\"\"|''')")
+_SHORT_DOCSTRING = 4
+"""A docstring of at most this many lines stays with its definition."""
+_HEADER = 25
+"""A docstring begins within this many lines of its definition."""
+_LONGEST_PIECE = 120
+"""A longer definition is divided."""
+_BLOCK = 40
+"""Passage of a piece of a file, or of a long definition, that has no inner definitions."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file that is shown or left out as a whole."""
+
+    ranges: tuple[Passage, ...]
+    """Its lines; a definition without its docstring has two ranges."""
+    name: str = ""
+    """What it defines; empty for other lines."""
+    owners: tuple[str, ...] = ()
+    """The definitions around it, the outer one first."""
+    is_docstring: bool = False
+    is_head: bool = False
+    """Whether the file begins with it: its imports, for example."""
+
+    def text(self, lines: Sequence[str]) -> str:
+        """Return the piece's text."""
+        return "\n".join(line for part in self.ranges for line in lines[part.first - 1 : part.last])
+
+    def numbers(self) -> Iterator[int]:
+        """Yield the numbers of the piece's lines."""
+        for part in self.ranges:
+            yield from range(part.first, part.last + 1)
+
+    def size(self, lines: Sequence[str]) -> int:
+        """Return the number of bytes that the piece takes as a passage."""
+        return sum(
+            min(len(lines[number - 1].encode()), LONGEST_LINE) + len(str(number)) + 2
+            for number in self.numbers()
+        )
+
+
+@dataclass(frozen=True)
+class _Start:
+    """The first line of a piece."""
+
+    line: int
+    depth: int
+    name: str
+
+
+def pieces_of(text: str, outline: str | None) -> list[Piece]:
+    """Return the pieces of a file in order. Together they hold every line that is not blank.
+
+    Args:
+        outline: Its outline (`outline.outline`); None makes one with patterns.
+    """
+    lines = text.split("\n")
+    pieces: list[Piece] = []
+    owners: list[_Start] = []
+    starts = _starts(lines, text, outline)
+    for start, end in zip(starts, [*(start.line for start in starts[1:]), len(lines) + 1], strict=True):
+        while owners and owners[-1].depth >= start.depth:
+            owners.pop()
+        around = tuple(owner.name for owner in owners)
+        pieces += _divided(lines, Passage(start.line, end - 1), start.name, around)
+        if start.name:
+            owners.append(start)
+    return pieces
+
+
+def _starts(lines: Sequence[str], text: str, outline: str | None) -> list[_Start]:
+    """Return the first lines of all definitions, and the file's first line."""
+    starts = [_Start(1, 0, "")]
+    for number, depth, signature in _entries(outline) if outline else definition_lines(text):
+        if number > len(lines):
+            continue
+        line = number
+        while line - 1 > starts[-1].line and lines[line - 2].lstrip().startswith(_BEFORE):
+            line -= 1
+        if line > starts[-1].line:
+            starts.append(_Start(line, depth, _name(signature)))
+        elif number == starts[-1].line:
+            starts[-1] = _Start(line, depth, _name(signature))
+    return starts
+
+
+def _name(signature: str) -> str:
+    """Return the name in a signature: the last word before its parameters, bases or value."""
+    head = re.split(r"[(=:\[{<]", signature, maxsplit=1)[0]
+    words = _IDENTIFIER.findall(head)
+    if len(words) < 2 and "(" in signature:  # a Go method has its receiver in parentheses before its name
+        words = _IDENTIFIER.findall(signature.partition(")")[2].partition("(")[0]) or words
+    return words[-1] if words else signature
+
+
+def _divided(lines: Sequence[str], span: Passage, name: str, owners: tuple[str, ...]) -> list[Piece]:
+    """Return the pieces of one definition: its docstring apart, and a long body in blocks."""
+    last = span.last
+    while last >= span.first and not lines[last - 1].strip():
+        last -= 1
+    if last < span.first:
+        return []
+    span = Passage(span.first, last)
+    is_head = span.first == 1
+    docstring = _docstring(lines, span)
+    if docstring is None:
+        bodies: list[tuple[Passage, ...]] = [(block,) for block in _blocks(lines, span, named=bool(name))]
+        return [Piece(body, name, owners, is_head=is_head) for body in bodies]
+    before, after = Passage(span.first, docstring.first - 1), Passage(docstring.last + 1, span.last)
+    blocks = list(_blocks(lines, after, named=bool(name)))
+    first = (before, *blocks[:1])
+    return [
+        Piece(tuple(part for part in first if part.first <= part.last), name, owners, is_head=is_head),
+        *(Piece((block,), name, owners) for block in blocks[1:]),
+        Piece((docstring,), name, owners, is_docstring=True),
+    ]
+
+
+def _docstring(lines: Sequence[str], span: Passage) -> Passage | None:
+    """Return the lines of a long docstring after its first line; None if the definition has no long docstring."""
+    for number in range(span.first, min(span.last, span.first + _HEADER) + 1):
+        match = _DOCSTRING.match(lines[number - 1])
+        if match is None:
+            continue
+        if match[1] in lines[number - 1][match.end() :]:
+            return None
+        for end in range(number + 1, span.last + 1):
+            if match[1] in lines[end - 1]:
+                return Passage(number + 1, end) if end - number >= _SHORT_DOCSTRING else None
+        return None
+    return None
+
+
+def _blocks(lines: Sequence[str], span: Passage, *, named: bool) -> Iterable[Passage]:
+    """Yield a range whole, or in blocks that end at a blank line where one is near."""
+    longest = _LONGEST_PIECE if named else _BLOCK
+    first = span.first
+    while span.last - first >= longest:
+        near = range(first + _BLOCK - 1, min(first + 2 * _BLOCK, span.last))
+        end = next((number for number in near if not lines[number - 1].strip()), first + _BLOCK - 1)
+        yield Passage(first, end)
+        first = end + 1
+    if first <= span.last:
+        yield Passage(first, span.last)
+
+
+def merged(ranges: Iterable[Passage]) -> list[Passage]:
+    """Return ranges in order, with neighbours and overlaps joined."""
+    found: list[Passage] = []
+    for each in sorted(ranges, key=lambda part: (part.first, part.last)):
+        if found and each.first <= found[-1].last + 1:
+            found[-1] = Passage(found[-1].first, max(found[-1].last, each.last))
+        else:
+            found.append(each)
+    return found

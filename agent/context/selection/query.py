@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from m3agent.agent.context.languages import is_code, is_prose
-from m3agent.agent.context.selection.imports import FOLDER_FILES
+from m3agent.agent.context.selection.imports import FOLDER_FILES, in_common
 from m3agent.agent.context.selection.terms import code, codes, words
 
 LONGEST_ISSUE = 200_000
@@ -45,16 +45,11 @@ def read_issue(issue: str) -> Query:
     files: dict[tuple[str, ...], None] = {}
     modules: dict[tuple[str, ...], None] = {}
     for mention in dict.fromkeys(_MENTION.findall(issue)):
-        if len(mention) > _LONGEST_MENTION:
-            continue
-        whole = _LINE_NUMBER.sub("", mention).strip(".:-")
-        parts = tuple(part for part in _SEPARATORS.split(whole) if part not in ("", ".", ".."))
-        if not parts:
-            continue
-        if is_code(parts[-1]) or is_prose(parts[-1]):
+        parts = _parts(mention)
+        if parts and (is_code(parts[-1]) or is_prose(parts[-1])):
             files[tuple(part.lower() for part in parts)] = None
         else:
-            names_in = tuple(name.lower() for part in parts for name in part.split(".") if name)
+            names_in = tuple(filter(None, ".".join(parts).lower().split(".")))
             if len(names_in) > 1:
                 modules[names_in] = None
     return Query(
@@ -65,6 +60,13 @@ def read_issue(issue: str) -> Query:
     )
 
 
+def _parts(mention: str) -> list[str]:
+    if len(mention) > _LONGEST_MENTION:
+        return []
+    whole = _LINE_NUMBER.sub("", mention).strip(".:-")
+    return [part for part in _SEPARATORS.split(whole) if part not in ("", ".", "..")]
+
+
 def mentioned(paths: Sequence[str], query: Query) -> list[float]:
     """Return for each file how clearly the issue mentions it: from 0 to 1.
 
@@ -73,31 +75,32 @@ def mentioned(paths: Sequence[str], query: Query) -> list[float]:
     dotted name matches the modules of its longest prefix that matches any.
     """
     values = [0.0] * len(paths)
-    names = {parts[-1] for parts in query.files}
-    stems = {name for parts in query.modules for name in parts}
-    if not names and not stems:
+    if not query.files and not query.modules:
         return values
-    by_name: dict[str, list[tuple[int, list[str]]]] = {}
-    by_stem: dict[str, list[tuple[int, list[str]]]] = {}
+    by_name: dict[str, list[tuple[int, list[str]]]] = {parts[-1]: [] for parts in query.files}
+    by_stem: dict[str, list[tuple[int, list[str]]]] = {name: [] for parts in query.modules for name in parts}
     for index, path in enumerate(paths):
         parts = path.lower().split("/")
-        name = parts[-1]
-        if name in names:
-            by_name.setdefault(name, []).append((index, parts))
-        stem = name.partition(".")[0]
-        module = parts[:-1] if stem in FOLDER_FILES and len(parts) > 1 else [*parts[:-1], stem]
-        if module[-1] in stems:
-            by_stem.setdefault(module[-1], []).append((index, module))
+        if parts[-1] in by_name:
+            by_name[parts[-1]].append((index, parts))
+        if (module := _module(parts))[-1] in by_stem:
+            by_stem[module[-1]].append((index, module))
     for file in query.files:
-        _credit(values, by_name.get(file[-1], ()), file, least=1)
+        _credit(values, by_name[file[-1]], file, least=1)
     for dotted in query.modules:
         for least in (2, 1):
             if any(
-                _credit(values, by_stem.get(dotted[end - 1], ()), dotted[:end], least)
+                _credit(values, by_stem[dotted[end - 1]], dotted[:end], least)
                 for end in range(len(dotted), 0, -1)
             ):
                 break
     return values
+
+
+def _module(parts: list[str]) -> list[str]:
+    *folders, name = parts
+    stem = name.partition(".")[0]
+    return folders if stem in FOLDER_FILES and folders else [*folders, stem]
 
 
 def _credit(
@@ -107,7 +110,7 @@ def _credit(
 
     At least `least` parts must agree. Return whether any file does.
     """
-    shared = [(_common_end(path, parts), index) for index, path in named]
+    shared = [(in_common(reversed(path), reversed(parts)), index) for index, path in named]
     most = max(shared, default=(0, 0))[0]
     if most < least:
         return False
@@ -115,12 +118,3 @@ def _credit(
     for index in meant:
         values[index] = max(values[index], 1 / len(meant))
     return True
-
-
-def _common_end(one: Sequence[str], other: Sequence[str]) -> int:
-    number = 0
-    for a, b in zip(reversed(one), reversed(other), strict=False):
-        if a != b:
-            break
-        number += 1
-    return number

@@ -5,9 +5,11 @@ commit share the server's prefix cache. The rest is for the files that the issue
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeVar
 
 from m3agent.agent.context.selection.imports import ImportMap
 from m3agent.agent.context.selection.kinds import FileKind, comes_last, kind_of
@@ -28,6 +30,7 @@ _WORTH = 2
 _FOR_ISSUE = 100_000
 """With an issue, this many tokens are for what it is about; only what is left of the budget is for core and outlines."""
 
+K = TypeVar("K")
 Divide = Callable[[Sequence["Near"], int], Mapping[int, int | None]]
 """Choose what is shown of the files near the issue in this many tokens. It returns the tokens of each file that is shown
 in parts, by its position in the candidates, and None for one that is shown whole.
@@ -138,60 +141,58 @@ def select(
     outline_tokens: Callable[[int], int | None] | None = None,
     divide: Divide | None = None,
     progress: Progress | None = None,
-    weights: Weights = DEFAULT,
 ) -> Selection:
     """Choose what to show of `candidates` in at most `budget` tokens.
 
     Args:
-        candidates: The files.
-        issue: The text of the issue; may be empty.
-        budget: Largest number of tokens.
-        terms: The store of terms.
         outline_tokens: Returns the tokens of a candidate's outline, or None if it has none. It is called only
             for files whose outline may be shown.
         divide: Chooses parts of the files that are near the issue, best first. Without it, files are whole.
-        progress: Receives the progress of reading.
     """
     signs = read_signs(candidates, read_issue(issue), terms, progress)
-    by_prior = _ranked(candidates, static_values(candidates, signs, weights))
-    by_issue = _ranked(candidates, issue_values(candidates, signs, weights)) if issue.strip() else by_prior
-
-    def in_order(chosen: Iterable[int]) -> list[int]:
-        return sorted(chosen, key=lambda i: (candidates[i].order, candidates[i].path))
-
-    def tokens(index: int) -> int:
-        return candidates[index].tokens
-
+    by_prior = _ranked(candidates, static_values(candidates, signs))
+    by_issue = _ranked(candidates, issue_values(candidates, signs)) if issue.strip() else by_prior
     divide = divide if issue.strip() else None
     stable = budget if divide is None else max(0, budget - _FOR_ISSUE)
-    share = weights.core_beside_outlines if outline_tokens else weights.core
-    core, used = _fill(by_prior, tokens, int(stable * share))
+    core, outlined, used = _core(candidates, by_prior, outline_tokens, stable)
     shown = set(core)
-    outlined: list[int] = []
-    if outline_tokens:
-        rest = [i for i in by_prior if i not in shown]
-        outlined, more = _outlines(candidates, rest, outline_tokens, int(stable * weights.outlines))
-        used += more
-    room = budget - used
+    ranked = [i for i in by_issue if i not in shown]
     divided: Mapping[int, int | None] = {}
     if divide:
-        divided = divide(_near(candidates, signs, weights, shown), min(room, _FOR_ISSUE))
-        room -= sum(tokens(i) if part is None else part for i, part in divided.items())
-    ranked = [i for i in by_issue if i not in shown]
-    others, _ = _fill((i for i in _last(candidates, signs, ranked) if i not in divided), tokens, room)
-    chosen = {*divided, *others}
+        divided = divide(_near(candidates, signs, shown), min(budget - used, _FOR_ISSUE))
+        used += sum(candidates[i].tokens if part is None else part for i, part in divided.items())
+    others = [i for i in _last(candidates, signs, ranked) if i not in divided]
+    chosen = {*divided, *_fill(candidates, others, budget - used)[0]}
     tail = [i for i in ranked if i in chosen]
-    shown.update(outlined, tail)
-    dropped = [i for i in range(len(candidates)) if i not in shown]
+    dropped = sorted({*range(len(candidates))}.difference(core, outlined, tail))
     parts = frozenset(i for i, part in divided.items() if part is not None)
-    return Selection(in_order(core), in_order(outlined), tail[::-1], dropped, parts)
+    return Selection(_in_order(candidates, core), _in_order(candidates, outlined), tail[::-1], dropped, parts)
 
 
-def _near(
-    candidates: Sequence[Candidate], signs: Evidence, weights: Weights, shown: Collection[int]
-) -> list[Near]:
+def _core(
+    candidates: Sequence[Candidate],
+    ranked: Sequence[int],
+    outline_tokens: Callable[[int], int | None] | None,
+    budget: int,
+) -> tuple[list[int], list[int], int]:
+    """Return the files and the outlines that all issues share, and their total tokens."""
+    if outline_tokens is None:
+        core, used = _fill(candidates, ranked, int(budget * DEFAULT.core))
+        return core, [], used
+    core, used = _fill(candidates, ranked, int(budget * DEFAULT.core_beside_outlines))
+    shown = set(core)
+    rest = [i for i in ranked if i not in shown]
+    outlined, more = _outlines(candidates, rest, outline_tokens, int(budget * DEFAULT.outlines))
+    return core, outlined, used + more
+
+
+def _in_order(candidates: Sequence[Candidate], chosen: Iterable[int]) -> list[int]:
+    return sorted(chosen, key=lambda i: (candidates[i].order, candidates[i].path))
+
+
+def _near(candidates: Sequence[Candidate], signs: Evidence, shown: Collection[int]) -> list[Near]:
     """Return the files that are not shown yet, best first, whatever their size."""
-    values = _scaled(relevance(signs, weights))
+    values = scaled(relevance(signs, DEFAULT))
     return [
         Near(i, values[i] + signs.mentions[i], signs.kinds[i])
         for i in _last(candidates, signs, _ranked(candidates, values))
@@ -213,14 +214,14 @@ def _ranked(candidates: Sequence[Candidate], values: list[float]) -> list[int]:
     return sorted(range(len(candidates)), key=lambda i: (-round(values[i], 9), candidates[i].path))
 
 
-def _fill(ranked: Iterable[int], cost: Callable[[int], int], room: int) -> tuple[list[int], int]:
+def _fill(candidates: Sequence[Candidate], ranked: Iterable[int], room: int) -> tuple[list[int], int]:
     """Return the best files that fit into `room` tokens, and their total tokens."""
     chosen: list[int] = []
     used = 0
     for index in ranked:
-        if used + (tokens := cost(index)) <= room:
+        if used + candidates[index].tokens <= room:
             chosen.append(index)
-            used += tokens
+            used += candidates[index].tokens
     return chosen, used
 
 
@@ -275,7 +276,7 @@ def read_signs(
             linked[index].append(target)
     in_path = [_path_hits(candidate.path, wanted) for candidate in candidates]
     return Evidence(
-        words=_bm25(hits, lengths, query.terms),
+        words=bm25(hits, lengths, query.terms, k1=K1, b=B),
         path=_rarity(in_path, query.terms),
         names=_rarity(names),
         mentions=mentioned([candidate.path for candidate in candidates], query),
@@ -288,36 +289,53 @@ def read_signs(
     )
 
 
-def _bm25(hits: list[dict[int, int]], lengths: list[int], weights: dict[int, float]) -> list[float]:
+def bm25(
+    hits: Sequence[Mapping[int, int]],
+    lengths: Sequence[int],
+    weights: Mapping[int, float],
+    *,
+    k1: float,
+    b: float,
+) -> list[float]:
+    """Return the BM25 score of each text, from the number of its hits by term, and its length."""
     rarity = _idf(hits)
     mean = sum(lengths) / max(1, len(lengths)) or 1.0
     values: list[float] = []
-    for found, length in zip(hits, lengths, strict=True):
-        norm = K1 * (1 - B + B * length / mean)
-        values.append(
-            sum(
-                weights[term] * rarity[term] * count * (K1 + 1) / (count + norm)
-                for term, count in found.items()
-            )
+    for tally, length in zip(hits, lengths, strict=True):
+        norm = k1 * (1 - b + b * length / mean)
+        scores = (
+            weights[term] * rarity[term] * count * (k1 + 1) / (count + norm) for term, count in tally.items()
         )
+        values.append(sum(scores))
     return values
 
 
-def _idf(found: Sequence[Iterable[int]]) -> dict[int, float]:
-    frequency: dict[int, int] = {}
-    for each in found:
-        for term in each:
-            frequency[term] = frequency.get(term, 0) + 1
-    number = len(found)
+def highest(scores: Iterable[tuple[K, float]]) -> dict[K, float]:
+    """Return the highest score of each key."""
+    best: dict[K, float] = {}
+    for key, score in scores:
+        best[key] = max(best.get(key, 0.0), score)
+    return best
+
+
+def scaled(values: list[float]) -> list[float]:
+    """Return values of which the largest is 1."""
+    most = max(values, default=0.0)
+    return [value / most for value in values] if most > 0 else values
+
+
+def _idf(terms: Sequence[Iterable[int]]) -> dict[int, float]:
+    frequency = Counter(term for each in terms for term in each)
+    number = len(terms)
     return {term: math.log(1 + (number - n + 0.5) / (n + 0.5)) for term, n in frequency.items()}
 
 
-def _rarity(found: Sequence[Collection[int]], weights: dict[int, float] | None = None) -> list[float]:
+def _rarity(terms: Sequence[Collection[int]], weights: Mapping[int, float] | None = None) -> list[float]:
     """Return for each file the sum over its terms; rare terms count more."""
-    rarity = _idf(found)
-    if weights is None:
-        return [sum(rarity[term] for term in each) for each in found]
-    return [sum(weights[term] * rarity[term] for term in each) for each in found]
+    rarity = _idf(terms)
+    if weights is not None:
+        rarity = {term: weights[term] * value for term, value in rarity.items()}
+    return [sum(rarity[term] for term in each) for each in terms]
 
 
 def _path_hits(path: str, wanted: frozenset[int]) -> frozenset[int]:
@@ -334,7 +352,7 @@ def static_values(
     candidates: Sequence[Candidate], signs: Evidence, weights: Weights = DEFAULT
 ) -> list[float]:
     """Return the issue-independent value of each file, from its importers, changes, kind and size."""
-    degree, recency = _scaled(signs.degree), _scaled(signs.recency)
+    degree, recency = scaled(signs.degree), scaled(signs.recency)
     return [
         (1 + degree[index] + recency[index])
         * weights.kinds[signs.kinds[index]] ** 2
@@ -361,22 +379,12 @@ def relevance(signs: Evidence, weights: Weights) -> list[float]:
         (weights.mentions, signs.mentions),
         (weights.recency, signs.recency),
     ):
-        if weight:
-            for index, value in enumerate(_scaled(sign)):
-                own[index] += weight * value
+        own = [value + weight * more for value, more in zip(own, scaled(sign), strict=True)]
     values: list[float] = []
-    for index, value in enumerate(own):
-        total = value
-        if weights.neighbours and signs.linked[index]:
-            best = sorted((own[other] for other in signs.linked[index]), reverse=True)[:3]
-            total += weights.neighbours * sum(best) / 3
-        values.append(total * weights.kinds[signs.kinds[index]])
+    for value, kind, linked in zip(own, signs.kinds, signs.linked, strict=True):
+        best = sorted((own[other] for other in linked), reverse=True)[:3]
+        values.append((value + weights.neighbours * sum(best) / 3) * weights.kinds[kind])
     return values
-
-
-def _scaled(values: list[float]) -> list[float]:
-    most = max(values, default=0.0)
-    return [value / most for value in values] if most > 0 else values
 
 
 def _size(candidate: Candidate, weights: Weights) -> float:

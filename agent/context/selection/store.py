@@ -52,8 +52,6 @@ class TermStore:
     entries that were unused for longest are deleted. An instance belongs to the thread that created it.
 
     Args:
-        folder: The cache folder.
-        limit: Largest size of the file, in bytes.
         variant: Name of everything besides the key that the text depends on. Entries of other variants are
             not visible.
     """

@@ -257,23 +257,29 @@ def imports(text: str) -> list[str]:
 
 
 def _specs(match: re.Match[str]) -> list[str]:
-    if source := match["source"]:
-        path = source.lstrip(".").replace(".", "/")
-        dots = len(source) - len(source.lstrip("."))
-        base = ("./" if dots == 1 else "../" * (dots - 1)) + path if dots else path
-        lines = (match["names"] or match["line"] or "").split("\n")
-        names = [part.split() for line in lines for part in line.partition("#")[0].split(",")]
-        return [_with_names(base, [name[0] for name in names if name])]
+    if match["source"]:
+        return [_of_python(match)]
     if header := match["header"]:
         return [f"~{_without_suffix(header)}"]
     if quoted := match["quoted"]:
         if match["loads"] == "require_relative" and not quoted.startswith("."):
             quoted = f"./{quoted}"
         return [_without_suffix(quoted) if quoted.startswith(".") else f"~{_without_suffix(quoted)}"]
-    if listed := match["listed"]:
-        return [listed]
-    plain = match["plain"]
-    path = _SEPARATOR.sub("/", plain).strip("/")
+    return [match["listed"]] if match["listed"] else _of_word(match)
+
+
+def _of_python(match: re.Match[str]) -> str:
+    path = match["source"].lstrip(".").replace(".", "/")
+    dots = len(match["source"]) - len(match["source"].lstrip("."))
+    base = ("", "./")[dots] if dots < 2 else "../" * (dots - 1)
+    lines = (match["names"] or match["line"] or "").split("\n")
+    names = [part.split() for line in lines for part in line.partition("#")[0].split(",")]
+    return _with_names(base + path, [name[0] for name in names if name])
+
+
+def _of_word(match: re.Match[str]) -> list[str]:
+    """Return what a keyword without quotes imports."""
+    path = _SEPARATOR.sub("/", match["plain"]).strip("/")
     first, _, rest = path.partition("/")
     if first in ("crate", "self", "super"):
         path = rest if first == "crate" else f"./{rest}"

@@ -7,6 +7,7 @@ of `PreparedTokenizer.packed`; on failure the exit status is UNSUPPORTED and the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -138,17 +139,17 @@ def _parse(data: bytes) -> dict[str, Any]:
         raise UnsupportedTokenizer("it is not byte-level")
     if not vocabulary or not all(isinstance(index, int) for index in vocabulary.values()):
         raise UnsupportedTokenizer("its vocabulary is empty or has entries without a number")
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
-    try:
-        known = all(
-            left in vocabulary and right in vocabulary and left + right in vocabulary for left, right in pairs
-        )
-    except (TypeError, ValueError):
-        known = False
-    if not known:
-        raise UnsupportedTokenizer("its merges are not pairs of entries that form another entry")
-    model["merges"] = pairs
+    model["merges"] = _pairs(vocabulary, merges)
     return described
+
+
+def _pairs(vocabulary: dict[str, int], merges: list[Any]) -> list[list[str]]:
+    """Return the merges as pairs of entries."""
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    with contextlib.suppress(TypeError, ValueError):
+        if all(vocabulary.keys() >= {left, right, left + right} for left, right in pairs):
+            return pairs
+    raise UnsupportedTokenizer("its merges are not pairs of entries that form another entry")
 
 
 def _steps(described: Any) -> list[dict[str, Any]]:
@@ -201,11 +202,7 @@ def _doubts(described: dict[str, Any]) -> list[str]:
 
 
 def _reserved(described: dict[str, Any]) -> str | None:
-    """Return a string that the tokenizer reserves but that `harmless` leaves in files.
-
-    Returns:
-        None if there is no such string.
-    """
+    """Return a string that the tokenizer reserves but that `harmless` leaves in files; None if there is no such string."""
     from m3agent.agent.context.neutralise import harmless
 
     for token in described.get("added_tokens") or ():

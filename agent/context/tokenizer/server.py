@@ -67,11 +67,8 @@ class ServerCounter:
             raise _cannot_tokenize(self._client.host)
         return len(ids)
 
-    def count_many(self, texts: Sequence[str], threads: int = CONNECTIONS) -> list[int]:
-        """Return the number of tokens of each text.
-
-        `threads` is ignored, because waiting for a server costs nothing.
-        """
+    def count_many(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text."""
         pool = ThreadPoolExecutor(CONNECTIONS)
         try:
             return list(pool.map(self.count, texts))

@@ -9,6 +9,7 @@ from hashlib import sha256
 
 from m3agent.agent.context.cache import folder_of_all
 from m3agent.util.private_file import read_file, write_file
+from m3agent.util.record import record
 
 TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
 if TYPE_CHECKING:
@@ -26,42 +27,24 @@ _REMEMBERED = 50
 _ADVICE = "give the model's tokenizer.json or its folder with --tokenizer"
 
 
+@record
 class TokenizerSource:
-    """A tokenizer and its location.
+    """A tokenizer and its location."""
 
-    Attributes:
-        kind: `file`, `hub` (Hugging Face's cache) or `server`.
-        id: Identity; equal as long as the counts are.
-        label: Name for people.
-        location: Path of the file, or the address that counts.
-        cache: Folder for data derived from it.
-        model: Name of the model; only for a server.
-        api_key: Key; only for a server.
-    """
-
-    __slots__ = ("api_key", "cache", "id", "kind", "label", "location", "model")
-
-    def __init__(
-        self,
-        kind: Literal["file", "hub", "server"],
-        id: str,  # noqa: A002
-        label: str,
-        location: str,
-        cache: str,
-        *,
-        model: str | None = None,
-        api_key: str | None = None,
-    ) -> None:
-        self.kind = kind
-        self.id = id
-        self.label = label
-        self.location = location
-        self.cache = cache
-        self.model = model
-        self.api_key = api_key
-
-    def __repr__(self) -> str:
-        return f"TokenizerSource({self.kind!r}, {self.id!r}, {self.location!r})"
+    kind: Literal["file", "hub", "server"]
+    """`hub` is Hugging Face's cache."""
+    id: str
+    """Identity; equal as long as the counts are."""
+    label: str
+    """Name for people."""
+    location: str
+    """Path of the file, or the address that counts."""
+    cache: str
+    """Folder for data derived from it."""
+    model: str | None = None
+    """Name of the model; only for a server."""
+    api_key: str | None = None
+    """Key; only for a server."""
 
 
 def chosen_tokenizer(
@@ -102,11 +85,6 @@ def find_tokenizer(
     Args:
         wanted: A tokenizer.json, a folder that contains one, or `server` for the tokenizer of the server at
             `endpoint`. None for the model's own tokenizer, if Hugging Face's cache has it.
-        env: Environment variables.
-        cache: Folder for derived data.
-        model: Name of the model.
-        endpoint: Address of the model server.
-        api_key: Key of the model server.
 
     Raises:
         UsageError: The wanted tokenizer does not exist.

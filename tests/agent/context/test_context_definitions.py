@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from m3agent.agent.context.selection.definitions import Definitions, Source
 from m3agent.agent.context.selection.kinds import FileKind, comes_last
-from m3agent.agent.context.selection.passages import Passage
-from m3agent.agent.context.selection.pieces import pieces_of
+from m3agent.agent.context.selection.passages import Passage, pieces_of
 
 MODULE = '''"""Parse carts."""
 

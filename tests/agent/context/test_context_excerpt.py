@@ -132,10 +132,7 @@ def test_a_file_that_is_shown_whole_has_no_signatures(monkeypatch: pytest.Monkey
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
-    budget=st.integers(0, 6_000),
-    functions=st.integers(1, 300),
-    others=st.integers(0, 5),
-    deep=st.booleans(),
+    budget=st.integers(0, 6_000), functions=st.integers(1, 300), others=st.integers(0, 5), deep=st.booleans()
 )
 def test_a_named_file_is_there_and_the_budget_is_kept(
     budget: int, functions: int, others: int, deep: bool

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from m3agent.agent.context import rules
-from m3agent.agent.context.commit_files import read_commit
 from m3agent.agent.context.files import (
     LIST,
     WorkTree,
@@ -18,6 +17,7 @@ from m3agent.agent.context.files import (
     list_generated,
     list_matching,
     parse_listing,
+    read_commit,
 )
 from m3agent.agent.repo.repository import GitCommandFailed
 from tests.agent.repositories import NewRepo, found, no_repository, run_git, write_files

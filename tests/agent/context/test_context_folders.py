@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from m3agent.agent.context.folders import folder_lines
+from m3agent.agent.context.overflow import folder_lines
 from m3agent.agent.context.packer import PackOptions
 from tests.agent.packed_files import pack_files
 

@@ -41,11 +41,7 @@ def test_churn_is_the_sum_over_the_commits_that_touched_a_file(new_repo: NewRepo
     commit(root, "a", "dir/c d")
     history = read(root, None)
     assert (history.head, history.count) == (head(root), 4)
-    expected = {
-        b"a": math.log(math.exp(1 / TAU) + math.exp(4 / TAU)),
-        b"b": 2 / TAU,
-        b"dir/c d": 4 / TAU,
-    }
+    expected = {b"a": math.log(math.exp(1 / TAU) + math.exp(4 / TAU)), b"b": 2 / TAU, b"dir/c d": 4 / TAU}
     assert history.churn == pytest.approx(expected)
 
 

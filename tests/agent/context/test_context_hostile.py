@@ -181,10 +181,10 @@ def test_a_second_pack_is_the_same_from_cache(new_repo: NewRepo, tmp_path: Path)
     fresh = packed(root, PackOptions(tokenizer=source))
     for context in (*contexts, fresh):
         assert context.exact and context.data == fresh.data
-        assert (context.tokens, context.redacted, repr(context.files)) == (
+        assert (context.tokens, context.redacted, [vars(file) for file in context.files]) == (
             fresh.tokens,
             ("secret.py",),
-            repr(fresh.files),
+            [vars(file) for file in fresh.files],
         )
     (root / "plain.py").write_bytes(b"x = 2")
     assert "x = 2\n</file>" in packed(root, options).text

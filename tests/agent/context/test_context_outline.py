@@ -389,13 +389,7 @@ class TestOutline:
         st.sampled_from(
             ["a.py", "a.js", "a.c", "a.cpp", "a.rs", "a.go", "a.rb", "a.hs", "a.ex", "a.md", "a.php"]
         ),
-        st.lists(
-            st.one_of(
-                st.sampled_from(PIECES),
-                st.text(max_size=4),
-            ),
-            max_size=60,
-        ).map(" ".join),
+        st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=4)), max_size=60).map(" ".join),
     )
     def test_takes_any_text_and_stays_on_its_lines(self, path: str, text: str) -> None:
         found = outline(path, text)

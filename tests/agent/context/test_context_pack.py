@@ -56,11 +56,11 @@ def within(files: Iterable[tuple[str, bytes]], budget: int | None) -> Context:
 
 
 def same(one: Context, other: Context) -> bool:
-    return (one.data, one.tokens, one.dropped, repr(one.files)) == (
+    return (one.data, one.tokens, one.dropped, [vars(file) for file in one.files]) == (
         other.data,
         other.tokens,
         other.dropped,
-        repr(other.files),
+        [vars(file) for file in other.files],
     )
 
 

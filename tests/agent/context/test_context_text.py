@@ -11,75 +11,25 @@ from hypothesis import strategies as st
 from m3agent.agent.context.neutralise import attribute, decode, harmless
 
 M3_TOKENS = [
-    "]!p~[",
-    "<fim_prefix>",
-    "<fim_middle>",
-    "<fim_suffix>",
-    "<fim_pad>",
-    "<reponame>",
-    "<filename>",
-    "<gh_stars>",
-    "<issue_start>",
-    "<issue_comment>",
-    "<issue_closed>",
-    "<jupyter_start>",
-    "<jupyter_text>",
-    "<jupyter_code>",
-    "<jupyter_output>",
-    "<empty_output>",
-    "<commit_before>",
-    "<commit_msg>",
-    "<commit_after>",
-    "]~b]",
-    "[e~[",
-    "]!d~[",
-    "<function_call>",
-    "<code_interpreter>",
-    "]<]speech[>[",
-    "]<]image[>[",
-    "]<]video[>[",
-    "]~!b[",
-    "<jupyter_error>",
-    "<add_file>",
-    "<delete_file>",
-    "<rename_file>",
-    "<edit_file>",
-    "<commit_message>",
-    "<empty_source_file>",
-    "<repo_struct>",
-    "<code_context>",
-    "<file_content>",
-    "<source_files>",
-    "<pr_start>",
-    "<review_comment>",
-    "<filepath>",
-    "<file_sep>",
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-    "]<]frame[>[",
-    "<|content_altered_placeholder|>",
-    "]<]minimax[>[",
-    "<mm:think>",
-    "</mm:think>",
-]
+    "]!p~[", "<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<fim_pad>", "<reponame>", "<filename>",
+    "<gh_stars>", "<issue_start>", "<issue_comment>", "<issue_closed>", "<jupyter_start>",
+    "<jupyter_text>", "<jupyter_code>", "<jupyter_output>", "<empty_output>", "<commit_before>",
+    "<commit_msg>", "<commit_after>", "]~b]", "[e~[", "]!d~[", "<function_call>", "<code_interpreter>",
+    "]<]speech[>[", "]<]image[>[", "]<]video[>[", "]~!b[", "<jupyter_error>", "<add_file>",
+    "<delete_file>", "<rename_file>", "<edit_file>", "<commit_message>", "<empty_source_file>",
+    "<repo_struct>", "<code_context>", "<file_content>", "<source_files>", "<pr_start>",
+    "<review_comment>", "<filepath>", "<file_sep>", "<think>", "</think>", "<tool_call>", "</tool_call>",
+    "]<]frame[>[", "<|content_altered_placeholder|>", "]<]minimax[>[", "<mm:think>", "</mm:think>",
+]  # fmt: skip
 M3_TOKENS += [
     f"]<]{edge} of {kind}[>[" for edge in ("start", "end") for kind in ("speech", "image", "video", "frame")
 ]
 M3_TOKENS += ["]<]vision pad[>[", "]<]2.0 seconds[>["]
 OTHER_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|unused_200050|>"]
 DELIMITERS = [
-    "</file>",
-    "</file",
-    "</file >",
-    '<file path="x">',
-    "<file\t",
-    "<file",
-    "<not_shown>",
-    "</not_shown>",
+    "</file>", "</file", "</file >", '<file path="x">', "<file\t", "<file", "<not_shown>", "</not_shown>",
     "</issue>",
-]
+]  # fmt: skip
 INVISIBLE = [
     chr(code)
     for code in (0, 8, 0x1B, 0x7F, 0x85, 0x9B, 0xAD, 0x200B, 0x2028, 0x202E, 0x2066, 0xFEFF, 0xE0041)

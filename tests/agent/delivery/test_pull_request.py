@@ -30,17 +30,7 @@ from m3agent.agent.verify.verify import Verification
 from m3agent.util.errors import EnvironmentFault, M3AgentError, PermissionRefused
 from tests.agent.delivery.test_apply import REGULAR, Made
 from tests.agent.delivery.test_pr_text import evidence
-from tests.agent.scripted import (
-    BUGGY,
-    FIX,
-    TEST,
-    UNTESTED,
-    events,
-    of_type,
-    one_sentence,
-    run_there,
-    says,
-)
+from tests.agent.scripted import BUGGY, FIX, TEST, UNTESTED, events, of_type, one_sentence, run_there, says
 from tests.command_line import Process, run
 from tests.conftest import git, later
 from tests.servers.loopback import QuietHandler

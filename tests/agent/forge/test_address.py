@@ -183,8 +183,7 @@ def test_specs_that_are_not_tracker_names(spec: str) -> None:
 
 @given(
     st.one_of(
-        st.text(max_size=40),
-        st.from_regex(r"https?://[\w.@:\[\]-]{0,12}/[\w/.#?%-]{0,30}", fullmatch=True),
+        st.text(max_size=40), st.from_regex(r"https?://[\w.@:\[\]-]{0,12}/[\w/.#?%-]{0,30}", fullmatch=True)
     ),
     st.one_of(st.none(), st.text(max_size=30)),
 )

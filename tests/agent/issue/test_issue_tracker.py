@@ -157,28 +157,44 @@ class TestToken:
 class TestRefusals:
     PATH = "/repos/owner/repo/issues/1"
 
-    def test_missing_or_private(self, tracker: TrackerServer) -> None:
-        tracker.pages[self.PATH] = Page({"message": "Not Found"}, 404)
-        sentence = refused(tracker, UsageError)
-        assert (
-            "has no issue owner/repo#1" in sentence
-            and "private" in sentence
-            and "set GITHUB_TOKEN" in sentence
-        )
-        sentence = refused(tracker, UsageError, GH_TOKEN=SECRET)
-        assert "the token from GH_TOKEN may not see it" in sentence
-
-    def test_a_bad_token(self, tracker: TrackerServer) -> None:
-        tracker.pages[self.PATH] = Page({"message": "Bad credentials"}, 401)
-        assert "does not accept the token from GITHUB_TOKEN" in refused(
-            tracker, PermissionRefused, GITHUB_TOKEN=SECRET
-        )
-        assert "set GITHUB_TOKEN" in refused(tracker, PermissionRefused)
-
-    def test_a_token_without_the_right(self, tracker: TrackerServer) -> None:
-        tracker.pages[self.PATH] = Page({"message": f"SAML enforcement for\n{SECRET}"}, 403)
-        sentence = refused(tracker, PermissionRefused, GITHUB_TOKEN=SECRET)
-        assert "refuses owner/repo#1 to the token from GITHUB_TOKEN (SAML enforcement for [key])" in sentence
+    @pytest.mark.parametrize(
+        ("status", "message", "env", "kind", "parts"),
+        [
+            (404, "Not Found", {}, UsageError, ("no issue owner/repo#1", "private", "set GITHUB_TOKEN")),
+            (404, "Not Found", {"GH_TOKEN": SECRET}, UsageError, ("the token from GH_TOKEN may not see it",)),
+            (
+                401,
+                "Bad",
+                {"GITHUB_TOKEN": SECRET},
+                PermissionRefused,
+                ("accept the token from GITHUB_TOKEN",),
+            ),
+            (401, "Bad", {}, PermissionRefused, ("asks for a token: set GITHUB_TOKEN",)),
+            (
+                403,
+                f"SAML enforcement for\n{SECRET}",
+                {"GITHUB_TOKEN": SECRET},
+                PermissionRefused,
+                ("refuses owner/repo#1 to the token from GITHUB_TOKEN (SAML enforcement for [key])",),
+            ),
+            (403, "SAML", {}, PermissionRefused, ("requests without a token in GITHUB_TOKEN (SAML)",)),
+            (410, "This issue was deleted", {}, UsageError, ("The issue owner/repo#1 was deleted.",)),
+            (422, "no", {}, PermissionRefused, ("refuses this for owner/repo#1 (no)",)),
+            (418, "tea", {}, EnvironmentFault, ("answered 418 for owner/repo#1 (tea)",)),
+        ],
+    )
+    def test_what_a_status_means(
+        self,
+        tracker: TrackerServer,
+        status: int,
+        message: str,
+        env: dict[str, str],
+        kind: type[M3AgentError],
+        parts: tuple[str, ...],
+    ) -> None:
+        tracker.pages[self.PATH] = Page({"message": message}, status)
+        sentence = refused(tracker, kind, **env)
+        assert all(part in sentence for part in parts)
 
     @pytest.mark.parametrize("status", [403, 429])
     def test_the_rate_limit_with_its_end(
@@ -212,25 +228,13 @@ class TestRefusals:
         tracker.pages[self.PATH] = Page({}, 429, {"retry-after": "9" * 40})
         assert "an invalid time" in refused(tracker, EnvironmentFault)
 
-    def test_deleted(self, tracker: TrackerServer) -> None:
-        tracker.pages[self.PATH] = Page({"message": "This issue was deleted"}, 410)
-        assert refused(tracker, UsageError) == "The issue owner/repo#1 was deleted."
-
     def test_a_pull_request(self, tracker: TrackerServer) -> None:
         tracker.add_issue(pull_request={"url": "x"})
         assert "is a pull request" in refused(tracker, UsageError)
 
     @pytest.mark.parametrize(
         "body",
-        [
-            b"<html>Welcome</html>",
-            b"",
-            b"[" * 100_000,
-            [1],
-            {"title": None},
-            {"hello": 1},
-            "text",
-        ],
+        [b"<html>Welcome</html>", b"", b"[" * 100_000, [1], {"title": None}, {"hello": 1}, "text"],
         ids=["page", "nothing", "nested", "list", "no title", "other", "string"],
     )
     def test_responses_that_are_not_from_the_api(self, tracker: TrackerServer, body: Any) -> None:
@@ -248,18 +252,15 @@ class TestRefusals:
 class TestSize:
     SENTENCE = "The issue owner/repo#1 is larger than 1024 KiB: shorten it to the report itself"
 
-    def test_five_megabytes_are_not_read(self, tracker: TrackerServer) -> None:
-        tracker.add_issue(body="x" * 5_000_000)
+    @pytest.mark.parametrize("size", [1_100_000, 5_000_000])
+    def test_a_body_over_the_limit(self, tracker: TrackerServer, size: int) -> None:
+        tracker.add_issue(body="x" * size)
         assert self.SENTENCE in refused(tracker, UsageError)
 
     def test_an_endless_response_is_not_read(self, tracker: TrackerServer) -> None:
         tracker.pages["/repos/owner/repo/issues/1"] = tracker.endless
         assert self.SENTENCE in refused(tracker, UsageError)
         assert tracker.bytes_sent < MAX_RESPONSE + 16_000_000, "beyond the limit there are buffers only"
-
-    def test_a_body_over_the_limit(self, tracker: TrackerServer) -> None:
-        tracker.add_issue(body="x" * 1_100_000)
-        assert self.SENTENCE in refused(tracker, UsageError)
 
     def test_comments_count(self, tracker: TrackerServer) -> None:
         tracker.add_issue(comments=30)
