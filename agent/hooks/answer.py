@@ -93,7 +93,7 @@ class Hook:
         record = _read(folder)
         if record is None:
             _write(folder, Record(now.base, repository.head))
-            _forget(self.state / FOLDER)
+            _forget(self.state / FOLDER, folder)
             return {}
         if moment == "start" or now.base == record.start:
             return {}
@@ -179,9 +179,9 @@ def _write(folder: Path, record: Record) -> None:
     write_file(str(folder / RECORD), json.dumps(asdict(record)).encode())
 
 
-def _forget(sessions: Path) -> None:
+def _forget(sessions: Path, last: Path) -> None:
     """Remove the sessions that began long before the last one. A file server's clock may differ from this machine's."""
-    began = {folder: folder.stat().st_mtime for folder in sessions.iterdir()}
-    for folder, moment in began.items():
-        if max(began.values()) - moment > 86400 * MOST_DAYS:
+    now = last.stat().st_mtime
+    for folder in sessions.iterdir():
+        if now - folder.stat().st_mtime > 86400 * MOST_DAYS:
             shutil.rmtree(folder, ignore_errors=True)

@@ -131,6 +131,8 @@ def facts(today: date) -> list[Fact]:
                 )
             if table in ("changes", "versions"):  # several engines have rows of the same name
                 name = f"{row['when'][0].get('engine')}: {name}"
+            if table == "remarks":
+                name = f"{name}: {row.get('said', '')}"
             short = name if len(name) <= _NAME_CELLS else f"{name[: _NAME_CELLS - 1]}…"
             listed.append(
                 Fact(table, short, str(written), (today - written).days, str(row.get("source", "")))
@@ -153,6 +155,14 @@ def checked(template: str, values: Collection[str]) -> str:
         if name is not None and name.partition(".")[0] not in values:
             raise ValueError(f"{{{name}}} is no value; the values are {', '.join(values)}")
     return template
+
+
+def filled(table: str, template: str, values: Mapping[str, object]) -> str:
+    """Fill in a table's format string. Raises TableError if it names a field that a value does not have."""
+    try:
+        return template.format_map(values)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise _error(table, f"{template[:60]!r} cannot be filled in: {error}") from None
 
 
 def _error(table: str, said: str) -> TableError:

@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 from string import Template
 from typing import Any
 
+from m3agent.serving.errors import TableError
 from m3agent.serving.launch.container import SHARED_GIB
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.nodes import MASTER_PORT, node_argv
@@ -75,7 +76,7 @@ def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
         "model": served,
         "block": BLOCK,
     }
-    templates = tomllib.loads((pkgutil.get_data("m3agent.serving.launch", "kubernetes.toml") or b"").decode())
+    templates = _templates()
     heads = templates["heads"]
 
     def made(name: str, **more: object) -> Any:
@@ -109,6 +110,16 @@ def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
         router = made("values", plugins=yaml_text(made("router")))
         files["values.yaml"] = yaml_text(router, head=heads["values"])
     return files
+
+
+def _templates() -> dict[str, Any]:
+    try:
+        return tomllib.loads((pkgutil.get_data("m3agent.serving.launch", "kubernetes.toml") or b"").decode())
+    except ValueError as error:
+        raise TableError(
+            f"serving/launch/kubernetes.toml: it is not TOML ({error}); correct it there, or install m3agent again to get the "
+            "original"
+        ) from None
 
 
 def _check(job: EngineJob, cluster: Cluster) -> None:

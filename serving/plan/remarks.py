@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, PlainValidator
 
-from m3agent.serving.facts.table import Condition, Row, checked, rows
+from m3agent.serving.facts.table import Condition, Row, checked, filled, rows
 from m3agent.serving.plan.gpus import GIVEN
 from m3agent.serving.plan.host_cache import GIGABYTE, HostCache
 from m3agent.serving.plan.memory_model import BLOCK, KvDtype, gib, kv_bytes_per_token
@@ -69,7 +69,7 @@ def remarks(plan: Plan, drafting: Plan | None, usual: Profile) -> dict[str, list
     said: dict[str, list[str]] = {"reason": [], "warning": [], "advice": []}
     for row in REMARKS:
         if not row.when or any(condition.holds(settings) for condition in row.when):
-            said[row.what].append(row.said.format_map(values))
+            said[row.what].append(filled("remarks", row.said, values))
     return said
 
 

@@ -53,6 +53,8 @@ def test_facts_have_their_age_and_source() -> None:
     assert {row["table"] for row in found} == set(TABLES)
     (h200,) = (row for row in found if (row["table"], row["row"]) == ("gpus", "H200"))
     assert (h200["date"], h200["source"]) == ("2026-11-21", GPUS["H200"].source)
+    remarks = [row["row"] for row in found if row["table"] == "remarks"]
+    assert len(set(remarks)) == len(remarks), "a row is known by what it says"
     done = run("--facts")
     assert (done.returncode, done.stderr) == (0, "")
     head, *lines = done.stdout.splitlines()

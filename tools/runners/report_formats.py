@@ -150,9 +150,10 @@ def _outcome(element: Element) -> tuple[Outcome, str]:
         return "skipped", skipped[0].get("message") or skipped[0].text.strip()
     if not element.ended:
         return "failed", "the report ends in this test"
-    words = (element.get(name).lower() for name in ("status", "result"))
-    outcome: Outcome = next((_STATUS[word] for word in words if word in _STATUS), "passed")
-    return outcome, ""
+    for name in ("status", "result"):
+        if (word := element.get(name).lower()) in _STATUS:
+            return _STATUS[word], ""
+    return "passed", ""
 
 
 MOST_TESTS = 100_000

@@ -188,3 +188,13 @@ def test_sessions_that_began_long_before_the_last_are_forgotten(repo: Path, hook
     event(hook, "start", repo)
     assert {each.name for each in sessions.iterdir()} >= {"recent"}
     assert not (sessions / "old").exists()
+
+
+def test_a_session_from_a_clock_that_was_ahead_removes_no_other(repo: Path, hook: Hook) -> None:
+    sessions = hook.state / module.FOLDER
+    event(hook, "start", repo, session="ahead")
+    [ahead] = sessions.iterdir()
+    began = ahead.stat().st_mtime
+    os.utime(ahead, (began, began + 86400 * 700))
+    event(hook, "start", repo)
+    assert len(list(sessions.iterdir())) == 2

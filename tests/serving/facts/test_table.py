@@ -11,7 +11,16 @@ import pytest
 from m3agent.serving.check.scrape import PanelRow
 from m3agent.serving.client.models import ModelRow
 from m3agent.serving.errors import TableError
-from m3agent.serving.facts.table import TABLES, Condition, parse_rows, raw_rows, raw_text, rows, within
+from m3agent.serving.facts.table import (
+    TABLES,
+    Condition,
+    filled,
+    parse_rows,
+    raw_rows,
+    raw_text,
+    rows,
+    within,
+)
 from m3agent.serving.launch.engine_faults import EndRow, FaultRow
 from m3agent.serving.launch.load_signs import Sign
 from m3agent.serving.plan.engines import EngineRow
@@ -109,6 +118,12 @@ def test_a_malformed_row_is_one_sentence_with_file_row_field_and_remedy(name: st
     assert said.endswith("; correct it there, or install m3agent again to get the original")
     assert "\n" not in said
     assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize("template", ["{gpu.nam}", "{gpu:,}"])
+def test_a_sentence_that_cannot_be_filled_in_is_named_with_its_table(template: str) -> None:
+    with pytest.raises(TableError, match=f"^serving/facts/remarks.toml: '{re.escape(template)}' cannot be"):
+        filled("remarks", template, {"gpu": rows(Gpu, "gpus")[0]})
 
 
 @pytest.mark.parametrize(

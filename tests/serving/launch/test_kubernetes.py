@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import pkgutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import jsonschema
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from m3agent.serving.errors import TableError
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.kubernetes import NAME, PORT, SECRET, Cluster, kubernetes_files
 from m3agent.serving.launch.prepare import LaunchRequest, prepare
@@ -95,6 +97,12 @@ def test_the_objects_of_plans_fit_their_schemas(gpus: str, host_cache: int) -> N
 
 def pods_of(spec: dict[str, Any]) -> dict[str, Any]:
     return {name: spec["leaderWorkerTemplate"][f"{name}Template"] for name in ("leader", "worker")}
+
+
+def test_a_table_that_is_not_toml_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pkgutil, "get_data", lambda *_: b"heads = ")
+    with pytest.raises(TableError, match=r"^serving/launch/kubernetes.toml: it is not TOML \("):
+        kubernetes_files(JOB, CLUSTER)
 
 
 def test_a_schema_refuses_what_the_api_does_not_have() -> None:
