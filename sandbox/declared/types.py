@@ -185,8 +185,8 @@ class Files:
     def ini_lines(self, path: str, section: str, *keys: str) -> list[str]:
         """Return the lines of settings of an INI file, with continued lines joined; empty without them."""
         config = self.ini(path)
-        text = "\n".join(config.get(section, key, fallback="") for key in keys)
-        return CONTINUED.sub(" ", text).splitlines()
+        texts = (config.get(section, key, fallback="") for key in keys)
+        return [line for text in texts for line in CONTINUED.sub(" ", text).splitlines()]
 
     def python(self, path: str, found: ScanResult | None = None) -> ast.Module:
         """Return a Python file's syntax tree; empty if it is missing or invalid. Otherwise like `text`."""

@@ -42,6 +42,7 @@ def test_plain_pytest_is_enough(texts: dict[str, str]) -> None:
     "texts",
     [
         {"tox.ini": "[testenv]\ncommands =\n  pytest \\\n    --doctest-modules own.py\n"},
+        {"tox.ini": "[testenv]\ncommands_pre = pytest --version \\\ncommands = python -m doctest own.py\n"},
         {".github/workflows/ci.yml": "    - run: python -m pytest --doctest-modules ./own.py > log\n"},
         {"Makefile": "tests:\n\t@echo start\n\tpython3 -m doctest own.py && echo done\n"},
         {"pyproject.toml": "[tool.hatch.envs.x.scripts]\ntest = 'pytest --doctest-modules own.py {args}'\n"},

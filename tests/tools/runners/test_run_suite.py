@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+import os
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -201,3 +205,17 @@ async def test_code_of_another_suite_cannot_put_files_in_the_place_of_the_runner
     sentence = f"{tests}/shell-/key could not be written for the test runner"
     assert in_the_way.output.startswith(sentence)
     assert in_the_way.signs.forged == (sentence,)
+
+
+def test_reading_an_output_does_not_move_the_place_of_programs_that_still_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    steps = importlib.import_module("m3agent.tools.in_sandbox.steps")
+    with tempfile.TemporaryFile() as file:
+        file.write(b"first" + bytes(2 * steps.KEEP) + b"last")
+        file.flush()
+        os.lseek(file.fileno(), 1000, os.SEEK_SET)
+        text = steps.head_and_tail(file.fileno())
+        assert (text[:5], text[-4:], len(text)) == ("first", "last", 2 * steps.KEEP + len("\n[...]\n"))
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == 1000
