@@ -17,7 +17,8 @@ from m3agent.util.token_count import some_tokens
 if TYPE_CHECKING:
     from m3agent.agent.ui.layout import Block
     from m3agent.serving.plan.gpus import Fleet, UnknownGpu
-    from m3agent.serving.plan.planner import HardwarePrices, Plan, PlanRequest, Refusal
+    from m3agent.serving.plan.plan import HardwarePrices, Plan, PlanRequest
+    from m3agent.serving.plan.planner import Refusal
 
 SHOWN = 8
 """Number of plans in the table; `--json` prints all."""
@@ -130,7 +131,7 @@ def plan(
     from m3agent.serving.plan.gpus import UnknownGpu, parse_gpus
     from m3agent.serving.plan.host_cache import GIGABYTE
     from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
-    from m3agent.serving.plan.planner import HardwarePrices, PlanRequest
+    from m3agent.serving.plan.plan import HardwarePrices, PlanRequest
 
     if (agents is None) != (repository_tokens is None):
         raise UsageError(

@@ -84,7 +84,9 @@ class Hooks:
         before, receipt = _read(path), self._receipt(agent, path)
         text = self._without(agent, path, _text(path, before), receipt)
         limits = [f"--rounds={rounds}", f"--minutes={minutes:g}"]
-        commands = {each: [*program, "hooks", "run", agent.name, each, *limits] for each in MOMENTS}
+        commands: dict[Moment, list[str]] = {
+            each: [*program, "hooks", "run", agent.name, each, *limits] for each in MOMENTS
+        }
         if agent.plugin:
             if text:
                 raise UsageError(f"{quoted(str(path))} exists and is not m3agent's: move it away first")

@@ -132,7 +132,10 @@ def _server(path: Path, name: str, entry: object, env: Mapping[str, str] | None)
         raise UsageError(f"{where} needs either a command or a url.")
 
     def filled(text: str) -> str:
-        return text if env is None else _VARIABLE.sub(lambda match: _value(match, env, where), text)
+        if env is None:
+            return text
+        variables = env
+        return _VARIABLE.sub(lambda match: _value(match, variables, where), text)
 
     folder = path.parent if path.name == PROJECT_FILE else None
     if given.cwd is not None:

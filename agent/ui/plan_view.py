@@ -17,7 +17,7 @@ from m3agent.util.sanitize import printable_line
 from m3agent.util.table import fitting
 
 if TYPE_CHECKING:
-    from m3agent.serving.plan.planner import Cost, Memory, Plan
+    from m3agent.serving.plan.plan import Cost, Memory, Plan
 
 IN_PIPES = 80
 """Width in cells of what is drawn for a pipe or a file."""

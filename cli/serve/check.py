@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from m3agent.agent.endpoint.server import ChosenServer
     from m3agent.serving.check.check import Check
     from m3agent.serving.client.endpoint import Endpoint
-    from m3agent.serving.plan.planner import PlanRequest
+    from m3agent.serving.plan.plan import PlanRequest
 
 ServerUrl = Annotated[
     str | None,
@@ -164,7 +164,7 @@ def _workload(
 ) -> PlanRequest | None:
     """Return the workload that the server must carry; None if no option names one."""
     from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
-    from m3agent.serving.plan.planner import PlanRequest
+    from m3agent.serving.plan.plan import PlanRequest
 
     if context is None and concurrency is None and typical is None:
         return None

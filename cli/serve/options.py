@@ -39,7 +39,8 @@ from m3agent.serving.plan.gpus import Fleet, UnknownGpu, Vendor, parse_gpus
 from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts
-from m3agent.serving.plan.planner import Plan, PlanRequest, longest_context, plans, refusals
+from m3agent.serving.plan.plan import Plan, PlanRequest
+from m3agent.serving.plan.planner import longest_context, plans, refusals
 from m3agent.serving.plan.recipe import Recipe, recipe
 from m3agent.util.errors import EnvironmentFault, UsageError
 

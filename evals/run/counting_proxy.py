@@ -49,6 +49,8 @@ MOST_DOLLARS = 1e6
 CONNECT_SECONDS = 30.0
 LAST_SECONDS = 2.0
 """How long the end waits for answers whose reader is gone."""
+LAST_EVENT = re.compile(rb"^data: ?\[DONE\]|^event: ?(?:message_stop|response\.completed)", re.MULTILINE)
+"""The last event of an answer of OpenAI's, Anthropic's or the Responses interface. No line of a JSON text begins so."""
 OWN_HEADERS = frozenset(
     b"host accept-encoding connection keep-alive proxy-connection te trailer transfer-encoding upgrade".split()
 )
@@ -244,15 +246,17 @@ class CountingProxy:
         exchange = _Timed(body, time.monotonic()) if asks else None
         try:
             response = await http.send(sent, stream=True)
+            is_stream = "event-stream" in response.headers.get("content-type", "")
+            counts = AnswerCounts(is_stream) if exchange is not None and response.is_success else None
+            pieces = self._passed_on(response, counts, exchange)
+            # read whole before it is passed on: an agent may leave, or ask again, as soon as it has the first byte
+            answer = pieces if is_stream or exchange is None else _again([piece async for piece in pieces])
         except httpx2.HTTPError as error:
             message = f"the model server does not answer: {type(error).__name__}"
             if exchange is not None:
-                self._read(exchange.ended(is_good=False))
+                self._count(None, exchange, is_good=False)
             return JSONResponse({"error": {"message": message}}, 502)
-        counts = None
-        if exchange is not None and response.is_success:
-            counts = AnswerCounts("event-stream" in response.headers.get("content-type", ""))
-        reply = StreamingResponse(self._passed_on(response, counts, exchange), response.status_code)
+        reply = StreamingResponse(answer, response.status_code)
         reply.raw_headers = [
             (name.lower(), value) for name, value in response.headers.raw if name.lower() not in OWN_HEADERS
         ]
@@ -281,7 +285,7 @@ class CountingProxy:
     async def _passed_on(
         self, response: Any, counts: AnswerCounts | None, exchange: _Timed | None
     ) -> AsyncIterator[bytes]:
-        """Yield the bytes of an answer. Its counts are added when it ends, also if its reader leaves early."""
+        """Yield the bytes of an answer. Its counts are added before its last bytes, also if its reader leaves early."""
         self._open += 1
         self._idle.clear()
         try:
@@ -290,17 +294,26 @@ class CountingProxy:
                     counts.feed(piece)
                 if exchange is not None:
                     exchange.see(piece)
+                    if LAST_EVENT.search(piece):
+                        self._count(counts, exchange, is_good=response.is_success)
                 yield piece
         finally:
             if exchange is not None:
-                ended = exchange.ended(is_good=response.is_success)
-                if counts is not None:
-                    self._add(counts, ended)
-                self._read(ended)
+                self._count(counts, exchange, is_good=response.is_success)
             self._open -= 1
             if self._open == 0:
                 self._idle.set()
             await response.aclose()
+
+    def _count(self, counts: AnswerCounts | None, exchange: _Timed, *, is_good: bool) -> None:
+        """Count an exchange, once."""
+        if exchange.is_counted:
+            return
+        exchange.is_counted = True
+        ended = exchange.ended(is_good=is_good)
+        if counts is not None:
+            self._add(counts, ended)
+        self._read(ended)
 
     def _read(self, request: Exchange | str) -> None:
         """Count a request, or the budget for which it was refused.
@@ -327,6 +340,12 @@ class CountingProxy:
             self._estimated_dollars += self._prices.of(estimate, ended.seconds) or 0.0
 
 
+async def _again(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    """Yield the pieces of an answer that was read whole."""
+    for piece in pieces:
+        yield piece
+
+
 def _is_below(path: bytes, root: str) -> bool:
     """Return whether a path stays below `root`, however a server reads it."""
     decoded = unquote(path.decode("latin-1"))
@@ -345,6 +364,7 @@ class _Timed:
     first: float | None = None
     """When the answer began."""
     has_thinking: bool = False
+    is_counted: bool = False
 
     def see(self, piece: bytes) -> None:
         if self.first is None:

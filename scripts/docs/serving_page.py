@@ -6,7 +6,8 @@ from m3agent.serving.plan import known_issues
 from m3agent.serving.plan.gpus import ARCHITECTURES, DOCUMENTED, GPUS, Fleet
 from m3agent.serving.plan.kinds import Precision
 from m3agent.serving.plan.memory_model import GIB
-from m3agent.serving.plan.planner import PlanRequest, plans, smallest
+from m3agent.serving.plan.plan import PlanRequest
+from m3agent.serving.plan.planner import plans, smallest
 from scripts.docs.settings_page import ROOT, renewed
 
 PAGE = ROOT / "docs" / "serving.md"

@@ -24,7 +24,7 @@ from m3agent.serving.plan.gpus import DOCUMENTED, Gpu
 from m3agent.serving.plan.kinds import EngineKind, Precision
 from m3agent.serving.plan.known_issues import KnownIssue, Setup, Severity, met
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
-from m3agent.serving.plan.planner import PlanRequest
+from m3agent.serving.plan.plan import PlanRequest
 
 FULL = 0.9
 """Share of the KV cache in use from which there is no headroom: the next long sequence evicts another."""

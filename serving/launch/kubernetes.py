@@ -75,7 +75,7 @@ def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
         "model": served,
         "block": BLOCK,
     }
-    templates = tomllib.loads((pkgutil.get_data(__package__, "kubernetes.toml") or b"").decode())
+    templates = tomllib.loads((pkgutil.get_data("m3agent.serving.launch", "kubernetes.toml") or b"").decode())
     heads = templates["heads"]
 
     def made(name: str, **more: object) -> Any:

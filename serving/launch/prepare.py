@@ -27,7 +27,7 @@ from m3agent.serving.plan.overlay import (
     overlay,
     packages_beside,
 )
-from m3agent.serving.plan.planner import Plan
+from m3agent.serving.plan.plan import Plan
 from m3agent.serving.plan.recipe import HTTP_HOST, HTTP_PORT, Recipe
 from m3agent.util.errors import UsageError
 

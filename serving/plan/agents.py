@@ -15,7 +15,8 @@ from enum import StrEnum
 from m3agent.serving.plan.gpus import Fleet
 from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.memory_model import BLOCK, LONGEST_CONTEXT
-from m3agent.serving.plan.planner import HardwarePrices, Plan, PlanRequest, plans, smallest
+from m3agent.serving.plan.plan import HardwarePrices, Plan, PlanRequest
+from m3agent.serving.plan.planner import plans, smallest
 from m3agent.serving.plan.speed import RESULT_TOKENS, Speed, seconds_between
 from m3agent.util.errors import UsageError
 

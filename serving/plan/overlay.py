@@ -28,7 +28,7 @@ from m3agent.serving.plan.recipe import MSA_FILE, Recipe, filled, recipe, with_s
 from m3agent.util.errors import UsageError
 
 if TYPE_CHECKING:
-    from m3agent.serving.plan.planner import Plan
+    from m3agent.serving.plan.plan import Plan
 
 KvCacheDtype = Literal["auto", "fp8"]
 """KV cache type as the command line names it; `auto` keeps the model's own type."""

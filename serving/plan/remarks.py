@@ -15,7 +15,7 @@ from m3agent.serving.plan.memory_model import BLOCK, KvDtype, gib, kv_bytes_per_
 from m3agent.serving.plan.recipe import CHECKPOINTS
 
 if TYPE_CHECKING:
-    from m3agent.serving.plan.planner import Plan, Profile
+    from m3agent.serving.plan.plan import Plan, Profile
 
 ERROR = 0.03
 """Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""

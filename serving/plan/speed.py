@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from m3agent.serving.plan.planner import Plan
+    from m3agent.serving.plan.plan import Plan
 
 RESULT_TOKENS = 2000
 """Tokens of tool results in a turn (assumed)."""

@@ -12,7 +12,8 @@ from m3agent.cli.plan import refusal
 from m3agent.serving.facts.table import TABLES
 from m3agent.serving.plan.gpus import GPUS, parse_gpus
 from m3agent.serving.plan.kinds import EngineKind, Precision
-from m3agent.serving.plan.planner import PlanRequest, plans, refusals, smallest
+from m3agent.serving.plan.plan import PlanRequest
+from m3agent.serving.plan.planner import plans, refusals, smallest
 from tests import command_line
 
 pytestmark = pytest.mark.integration

@@ -151,7 +151,8 @@ def _outcome(element: Element) -> tuple[Outcome, str]:
     if not element.ended:
         return "failed", "the report ends in this test"
     words = (element.get(name).lower() for name in ("status", "result"))
-    return next((_STATUS[word] for word in words if word in _STATUS), "passed"), ""
+    outcome: Outcome = next((_STATUS[word] for word in words if word in _STATUS), "passed")
+    return outcome, ""
 
 
 MOST_TESTS = 100_000

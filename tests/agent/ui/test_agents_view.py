@@ -8,7 +8,7 @@ from m3agent.agent.ui.agents_view import numbers, team_block, timeline
 from m3agent.serving.plan.agents import TOOL_SECONDS, TURNS, TeamPlan, team_plan
 from m3agent.serving.plan.gpus import parse_gpus
 from m3agent.serving.plan.kinds import EngineKind
-from m3agent.serving.plan.planner import PlanRequest
+from m3agent.serving.plan.plan import PlanRequest
 from m3agent.serving.plan.recipe import LICENCE
 
 

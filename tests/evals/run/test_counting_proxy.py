@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sys
 from pathlib import Path
@@ -148,6 +149,39 @@ async def test_a_reader_that_leaves_early_is_counted_as_far_as_the_server_said(
         async with httpx2.AsyncClient() as http:  # others are served meanwhile
             assert (await http.get(f"{address}/models")).json() == server.pages["/v1/models"]
     assert (proxy.usage.turns, proxy.usage.prompt_tokens, proxy.usage.completion_tokens) == (1, 100, 1)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_an_answer_is_counted_before_its_reader_may_leave_or_ask_again(kind: str) -> None:
+    """The server sends the counts a while after the first bytes, and keeps the connection open after the last."""
+    text = json.dumps({"choices": [], "usage": CHAT_USAGE})
+    body = (text if kind == "application/json" else f"data: {text}\n\ndata: [DONE]\n\n").encode()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+        )
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        writer.write(f"{len(body):x}\r\n".encode() + body + b"\r\n")
+        if kind == "application/json":
+            writer.write(b"0\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as upstream:
+        host, port = upstream.sockets[0].getsockname()
+        proxy = CountingProxy(f"http://{host}:{port}/v1", None)
+        async with (
+            proxy.opened() as address,
+            httpx2.AsyncClient() as http,
+            http.stream("POST", f"{address}/chat/completions") as got,
+        ):
+            if kind == "text/event-stream":
+                assert b"[DONE]" in await anext(got.aiter_raw())
+                assert proxy.usage.prompt_tokens == 100
+        assert (proxy.usage.turns, proxy.usage.prompt_tokens) == (1, 100)
 
 
 async def test_what_is_too_large_is_passed_on_but_not_searched(

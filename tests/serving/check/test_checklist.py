@@ -23,7 +23,7 @@ from m3agent.serving.check.checklist import (
 from m3agent.serving.check.engine_state import EngineState, parse_metrics, read_state
 from m3agent.serving.check.prefix_probe import Findings
 from m3agent.serving.client.endpoint import Endpoint, Flavour, probe
-from m3agent.serving.plan.planner import PlanRequest
+from m3agent.serving.plan.plan import PlanRequest
 from tests.servers.engine import Answer, EngineServer
 from tests.servers.forced import ForcedServer
 

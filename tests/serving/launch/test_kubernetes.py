@@ -23,7 +23,8 @@ from m3agent.serving.plan.gpus import Vendor, parse_gpus
 from m3agent.serving.plan.kinds import EngineKind
 from m3agent.serving.plan.listing import listing, problems
 from m3agent.serving.plan.memory_model import GIB
-from m3agent.serving.plan.planner import PlanRequest, plans
+from m3agent.serving.plan.plan import PlanRequest
+from m3agent.serving.plan.planner import plans
 from m3agent.serving.plan.recipe import recipe
 from m3agent.util.errors import UsageError
 

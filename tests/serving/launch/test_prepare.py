@@ -16,7 +16,8 @@ from m3agent.serving.plan.gpus import GPUS, Fleet, parse_gpus
 from m3agent.serving.plan.kinds import DraftUse, EngineKind
 from m3agent.serving.plan.known_issues import Severity, met
 from m3agent.serving.plan.listing import listing, problems, versions
-from m3agent.serving.plan.planner import PlanRequest, plans
+from m3agent.serving.plan.plan import PlanRequest
+from m3agent.serving.plan.planner import plans
 from m3agent.serving.plan.recipe import RECIPES, Recipe, recipe
 from m3agent.util.errors import UsageError
 

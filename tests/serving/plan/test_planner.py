@@ -23,15 +23,8 @@ from m3agent.serving.plan.memory_model import (
     possible_tp,
 )
 from m3agent.serving.plan.memory_model import M3 as SHAPE
-from m3agent.serving.plan.planner import (
-    HardwarePrices,
-    Plan,
-    PlanRequest,
-    longest_context,
-    plans,
-    refusals,
-    smallest,
-)
+from m3agent.serving.plan.plan import HardwarePrices, Plan, PlanRequest
+from m3agent.serving.plan.planner import longest_context, plans, refusals, smallest
 from m3agent.serving.plan.recipe import recipe
 from m3agent.util.errors import UsageError
 

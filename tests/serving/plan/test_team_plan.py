@@ -20,7 +20,8 @@ from m3agent.serving.plan.agents import (
 )
 from m3agent.serving.plan.gpus import parse_gpus
 from m3agent.serving.plan.host_cache import GIGABYTE
-from m3agent.serving.plan.planner import HardwarePrices, PlanRequest, plans
+from m3agent.serving.plan.plan import HardwarePrices, PlanRequest
+from m3agent.serving.plan.planner import plans
 from m3agent.serving.plan.speed import Speed, seconds_between
 from m3agent.util.errors import UsageError
 
