@@ -65,8 +65,8 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
 
 
 def test_the_wheel_holds_the_tables_and_option_listings_and_reads_them(wheel: Path) -> None:
-    serving = ROOT / "serving"
-    files = [*serving.glob("plan/listings/*"), *serving.glob("*/*.toml")]
+    tables = (path for package in PACKAGES for path in (ROOT / package).rglob("*.toml"))
+    files = [*(ROOT / "serving").glob("plan/listings/*"), *tables]
     data = {path.relative_to(ROOT).as_posix() for path in files}
     with zipfile.ZipFile(wheel) as archive:
         assert {f"m3agent/{name}" for name in data} <= set(archive.namelist())

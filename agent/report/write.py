@@ -14,8 +14,11 @@ def written(path: Path, page: bytes, beside: str = "") -> str:
     return f"wrote {path} ({len(page) / 1000:,.0f} kB){beside}: {path.absolute().as_uri()}"
 
 
-def write_page(path: Path, page: bytes) -> None:
+def write_page(path: Path, page: bytes, *, mode: int = 0o600) -> None:
     """Write the page to a new file beside `path`, then rename it to `path`; only the owner can read it.
+
+    Args:
+        mode: Other permissions, for a file that several people use, before the process's umask is applied.
 
     Raises:
         UsageError: `path` is not a regular file, or its folder does not exist.
@@ -23,7 +26,7 @@ def write_page(path: Path, page: bytes) -> None:
     """
     check_target(path)
     try:
-        write_whole(path, page, mode=0o600)
+        write_whole(path, page, mode=mode)
     except OSError as error:
         raise EnvironmentFault(f"{path} cannot be written: {reason_of(error)}") from None
 

@@ -74,7 +74,7 @@ def eval_validate(
         if not was_known:
             known[one.instance_id] = one
             if output is not None:
-                write_page(output, Validations.text(known.values()).encode())
+                write_page(output, Validations.text(known.values()).encode(), mode=0o666)
         progress.finished(one, known=was_known)
 
     with progress:

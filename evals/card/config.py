@@ -183,7 +183,7 @@ def check_adapter(adapter: Adapter, where: Path) -> None:
         raise UsageError(
             f"{where}: the agent's name {adapter.name!r} cannot be a folder's name: use letters and digits."
         )
-    texts = (*adapter.command, *adapter.variables.values())
+    texts = (*adapter.command, *adapter.variables.values()) if adapter.command else ()
     check_placeholders(texts, PLACEHOLDERS, f"{where}: the command of {adapter.name}")
     if wrong := [name for name in adapter.variables if not VARIABLE.fullmatch(name)]:
         raise UsageError(

@@ -10,6 +10,7 @@ name must belong to exactly one test (`ids_of`).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from m3agent.tools.runners.suites import without_suite
@@ -118,7 +119,8 @@ def ids_of(names: Iterable[str], idents: Collection[str]) -> dict[str, str]:
         if len(fits) > 1:
             raise ValueError(f"the name {shown} fits several tests, such as {' and '.join(sorted(fits)[:2])}")
         ids[name] = fits[0]
-    twice = [name for name, ident in ids.items() if [*ids.values()].count(ident) > 1]
+    times = Counter(ids.values())
+    twice = [name for name, ident in ids.items() if times[ident] > 1]
     if twice:
         same = [printable_line(name, 200) for name in twice if ids[name] == ids[twice[0]]]
         raise ValueError(f"the names {' and '.join(same[:2])} fit the same test")

@@ -73,13 +73,13 @@ class EvalAttempt:
         async with self._phase(
             "environment", limits["environment"], Verdict.INFRA, "the environment was not ready"
         ):
-            proof = await asyncio.to_thread(self.parts.checkout, task, checkout)
-            (self.folder / LEAK_PROOF).write_text(proof.model_dump_json(indent=2) + "\n", "utf-8")
-            if not proof.clean:
-                raise DataError("the checkout holds more than its own commit: the fix might be in it")
             try:
+                proof = await asyncio.to_thread(self.parts.checkout, task, checkout)
+                (self.folder / LEAK_PROOF).write_text(proof.model_dump_json(indent=2) + "\n", "utf-8")
+                if not proof.clean:
+                    raise DataError("the checkout holds more than its own commit: the fix might be in it")
                 image = await self.parts.image(task)
-            except EnvironmentBuildFailed as error:
+            except EnvironmentBuildFailed as error:  # the checkout may be that of an image
                 raise DataError(str(error)) from error
         async with self._phase("agent", None):
             self.delivery = await self.parts.agent.work(

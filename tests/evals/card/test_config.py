@@ -69,6 +69,7 @@ def test_a_small_configuration_has_defaults(tmp_path: Path) -> None:
         ("name =", 'files = { "" = "x" }, name =', "home folder"),
         ('"{issue}"', '"{isue}"', "{isue}"),
         ('"{issue}"', '"issue"', "{issue}"),
+        (f'["{sys.executable}", "{{issue}}"]', '[], variables = { A = "{issue}" }', "{issue}"),
         ('"mine"', '"../mine"', "../mine"),
         ("agents = [", 'agents = ["mine", ', "twice"),
         ("agents = [", 'agents = ["no such agent", ', "no such agent"),

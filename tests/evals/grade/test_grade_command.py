@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from m3agent.cli.app import app
 from m3agent.evals.data.predictions import read_predictions
+from m3agent.evals.grade import validate as validate_module
+from m3agent.evals.grade.validate import Validation
 from m3agent.util.errors import UsageError
 from tests.command_line import run
 from tests.evals.bases import needs_docker
@@ -78,6 +85,24 @@ def test_wrong_use_is_one_sentence(programs: Path, arguments: tuple[str, ...], s
     done = m3agent(*(argument.format(programs=programs) for argument in arguments))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("m3agent: ") and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_others_may_read_what_validation_found(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def validated(*_: object, on_done: Callable[[Validation], None], **__: object) -> list[Validation]:
+        validation = Validation(instance_id="half", valid=True)
+        on_done(validation)
+        return [validation]
+
+    monkeypatch.setattr(validate_module, "validate_all", validated)
+    kept, mask = tmp_path / "validation.json", os.umask(0o022)
+    try:
+        done = CliRunner().invoke(app, ["eval", "validate", str(programs), "-o", str(kept)])
+    finally:
+        os.umask(mask)
+    assert done.exit_code == 0, done.stderr
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o644
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,13 @@ def test_a_name_of_a_runner_is_an_id(name: str, ident: int) -> None:
 def test_a_name_that_is_not_that_of_one_test_is_refused(names: list[str], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         ids_of(names, IDS)
+
+
+def test_many_names_take_no_longer_than_their_number() -> None:
+    idents = [f"a.test.js::suite > case {number}" for number in range(20_000)]
+    started = time.process_time()
+    assert ids_of(idents, dict.fromkeys(idents)).keys() == set(idents)
+    assert time.process_time() - started < 3
 
 
 def test_a_test_that_vanished_is_not_looked_for_under_another_name() -> None:

@@ -22,6 +22,7 @@ from m3agent.evals.run.child import ERRORS
 from m3agent.evals.run.other_agent import OUTPUT, STORE, OtherAgent
 from m3agent.evals.run.own_agent import STATE, OwnAgent, delivery_of
 from m3agent.evals.run.parts import Assignment, AttemptListener, AttemptParts, Delivery
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.serving.launch.record import KEY, ServerRecord, new_folder, write_record
 from m3agent.util.errors import Status
 from tests.agent.scripted import calls, says
@@ -120,7 +121,14 @@ def with_checkout(parts: AttemptParts, lay_down: Callable[[Task, Path], LeakProo
     return AttemptParts(lay_down, parts.image, parts.grade, parts.agent, parts.seconds)
 
 
-async def test_a_checkout_that_leaks_or_cannot_be_had_is_invalid(make: Make) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        DataError("row 3 names a commit that is not there"),
+        EnvironmentBuildFailed("the image with the code cannot be built"),
+    ],
+)
+async def test_a_checkout_that_leaks_or_cannot_be_had_is_invalid(make: Make, error: Exception) -> None:
     attempt = make("true")
 
     def leaks(task: Task, target: Path) -> LeakProof:
@@ -131,11 +139,11 @@ async def test_a_checkout_that_leaks_or_cannot_be_had_is_invalid(make: Make) -> 
     assert (await result_of(attempt)).verdict is Verdict.INVALID
 
     def absent(task: Task, target: Path) -> LeakProof:
-        raise DataError("row 3 names a commit that is not there")
+        raise error
 
     attempt.parts = with_checkout(attempt.parts, absent)
     result = await result_of(attempt)
-    assert (result.verdict, result.reason) == (Verdict.INVALID, "row 3 names a commit that is not there")
+    assert (result.verdict, result.reason) == (Verdict.INVALID, str(error))
 
 
 async def test_what_nobody_thought_of_is_infra_with_its_words(make: Make) -> None:
