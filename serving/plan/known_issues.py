@@ -31,10 +31,11 @@ class Rope(StrEnum):
 
 
 class Severity(StrEnum):
-    """Whether the trap refuses a plan or adds a warning to it."""
+    """Whether the trap refuses a plan, adds a warning to it, or is only told in docs/serving.md because m3agent deals with it."""
 
     REFUSE = "refuse"
     WARN = "warn"
+    NOTE = "note"
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,14 @@ def _of(severity: Severity | None, engine: EngineKind) -> list[tuple[KnownIssue,
             for group in trap.when
             if all(fits(engine) for name, fits in group.tests if name == "engine")
         ]
-        if groups and severity in (None, trap.severity):
+        wanted = (Severity.REFUSE, Severity.WARN) if severity is None else (severity,)
+        if groups and trap.severity in wanted:
             traps.append((trap, groups))
     return traps
 
 
 def met(setup: Setup, severity: Severity | None = None) -> list[KnownIssue]:
-    """Return the rows that apply to a setup, of one severity or (None) of both."""
+    """Return the rows that apply to a setup, of one severity or (None) all that concern a plan."""
     settings, traps = vars(setup), []
     for trap, groups in _of(severity, setup.engine):
         for condition in groups:

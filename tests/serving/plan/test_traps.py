@@ -176,12 +176,22 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
     "trtllm-padded-graphs": (MSA, {}, {"msa": False}),
     "h100-window": (replace(H200, gpu="H100-80", tp=8), {"context": 131_073}, {"context": 131_072}),
     "h20-images": (replace(H200, tp=8, text_only=False), {"gpu": "H20-96"}, {"gpu": "H20-141"}),
+    "h800-nvl": (H200, {"gpu": "H800-NVL"}, {"gpu": "H200"}),
+    "lmcache-h20": (
+        replace(H200, gpu="H20-96"),
+        {"offload": "LMCacheConnectorV1"},
+        {"offload": "OffloadingConnector"},
+    ),
+    "sparse-sentinels": (H200, {}, {"engine": EngineKind.SGLANG}),
+    "vllm-first-tag": (H200, {"parser": "minimax_m3"}, {"parser": "minimax_m2"}),
+    "vllm-late-thinking": (H200, {"parser": "minimax_m3"}, {"parser": "minimax_m2"}),
+    "sglang-thinking-mode": (SGLANG, {}, {"engine": EngineKind.VLLM}),
     "not-measured-engine": (SGLANG, {}, {"engine": EngineKind.VLLM}),
 }
 
 
-def names(setup: Setup) -> set[str]:
-    return {trap.name for trap in met(setup)}
+def names(setup: Setup, *severities: Severity | None) -> set[str]:
+    return {trap.name for severity in severities or (None,) for trap in met(setup, severity)}
 
 
 def test_every_row_has_an_example() -> None:
@@ -191,8 +201,8 @@ def test_every_row_has_an_example() -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_row_applies_to_its_example_and_not_to_the_neighbour(name: str) -> None:
     setup, wrong, right = EXAMPLES[name]
-    assert name in names(replace(setup, **wrong))
-    assert name not in names(replace(setup, **right))
+    assert name in names(replace(setup, **wrong), *Severity)
+    assert name not in names(replace(setup, **right), *Severity)
 
 
 @pytest.mark.parametrize(
