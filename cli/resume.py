@@ -139,9 +139,13 @@ async def _resumed(
     """Resume a session, given the lines of its log. `tell` is the user's message to the model."""
     from m3agent.agent.context.neutralise import harmless
     from m3agent.agent.loop.resume import resume_point
+    from m3agent.agent.session.messages import begun_messages
 
     with contextlib.closing(session), screen:
         point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
+        begun_messages(
+            session.folder
+        )  # before anything is written, so that a refusal leaves the session as it is
         return await carried_on(session, lines, point, changed, hand_over, screen)
 
 

@@ -97,7 +97,10 @@ def required_model_server(settings: Settings, state: Path) -> ModelServer:
     """Choose a server as `choose_model_server` does. Raises UsageError if no model server is named or runs here."""
     if (server := choose_model_server(settings, state)) is not None:
         return server
-    raise UsageError("No model server runs here: name one with --endpoint, or start one with m3agent serve.")
+    raise UsageError(
+        "No model server runs here, and the embedded engine is no language model: name a server with --endpoint, or "
+        "start one with m3agent serve."
+    )
 
 
 @contextlib.asynccontextmanager

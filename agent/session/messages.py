@@ -73,6 +73,19 @@ def read_messages(folder: Path) -> list[Message] | None:
     return messages or None
 
 
+def begun_messages(folder: Path) -> list[Message]:
+    """Read the messages of a session that can go on.
+
+    Raises UsageError: The file is damaged, or the session ended before its first request.
+    """
+    messages = read_messages(folder) or []
+    if all(message["role"] == "system" for message in messages):
+        raise UsageError(
+            f"session {folder.name} cannot be resumed: it ended before its first request; start the fix again"
+        )
+    return messages
+
+
 def as_line(message: Message) -> bytes:
     """Encode a message as its line in the file, without the newline."""
     return json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode()
@@ -112,12 +125,7 @@ class Conversation(Sequence[Message]):
 
         Raises UsageError: The file is damaged, or the session ended before its first request.
         """
-        messages = read_messages(folder) or []
-        if all(message["role"] == "system" for message in messages):
-            raise UsageError(
-                f"the session in {folder} cannot be resumed: it ended before its first request; start the fix again"
-            )
-        return cls(folder, messages)
+        return cls(folder, begun_messages(folder))
 
     def append(self, message: Message) -> None:
         """Add a message. It has been handed to the kernel when this returns.

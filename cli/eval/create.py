@@ -195,8 +195,8 @@ def _none(seen: CommitCounts) -> int:
         )
     else:
         say(
-            "no commit is a candidate, because none changes Python source and tests within the limits: change --since, "
-            "--until or the limits, or take another repository"
+            "no commit is a candidate, because none has a parent here and changes Python source and tests within the limits: "
+            "change --since, --until or the limits, or take another repository"
         )
     return NONE_EXIT
 

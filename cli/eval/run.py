@@ -39,7 +39,7 @@ VERIFYING_MINUTES = 30.0
 OTHER_MINUTES = 60.0
 HOSTED_MODEL = "MiniMax-M3"
 """The model whose prices count for another agent at MiniMax's API if no model is named."""
-BLIND = "the embedded engine needs a test that fails, and an instance's own tests are hidden from it"
+BLIND = "the embedded engine needs a test that fails in the checkout, and most benchmarks hide an instance's own tests"
 
 
 @eval_app.command("run")

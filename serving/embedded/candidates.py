@@ -3,7 +3,7 @@
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from m3agent.serving.embedded.localise import Scores
@@ -11,7 +11,7 @@ from m3agent.serving.embedded.mutants import SUSPICION, propose, rank
 from m3agent.serving.embedded.operators.base import TABLES, Hints, Mutation
 from m3agent.serving.embedded.rewrites import propose_plain
 from m3agent.serving.embedded.scope import Kinds
-from m3agent.serving.embedded.source import splice
+from m3agent.serving.embedded.source import signatures, splice
 
 DOUBTFUL: Mapping[str, float] = TABLES["doubtful"]
 
@@ -55,6 +55,8 @@ def candidates(
 ) -> list[PatchCandidate]:
     """Return at most `most` candidates for `texts` (by path), in order of trial; `seed` orders equal ranks."""
     found: list[PatchCandidate] = []
+    python = (text for path, text in texts.items() if path.endswith(".py"))
+    hints = replace(hints, signatures=frozenset().union(*map(signatures, python)))
     position = {path: number for number, path in enumerate(texts)}
     for path, lines in scores.items():
         own = {where: names for where, names in kinds.items() if where.rsplit(":", 1)[0] == path}

@@ -272,3 +272,22 @@ def parameters(function: Function) -> list[str]:
     given = function.args
     found = (*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg)
     return [argument.arg for argument in found if argument is not None]
+
+
+@lru_cache(maxsize=256)
+def signatures(text: str) -> frozenset[tuple[str, ...]]:
+    """Return the name of each function and class of a source, and the parameters of its call in order."""
+    found: set[tuple[str, ...]] = set()
+    for node in ast.walk(parse(text)):
+        if isinstance(node, FUNCTIONS):
+            found.add((node.name, *_given(node)))
+        elif isinstance(node, ast.ClassDef):
+            fields = (one.target for one in node.body if isinstance(one, ast.AnnAssign))
+            found.add((node.name, *(target.id for target in fields if isinstance(target, ast.Name))))
+            starts = (one for one in node.body if isinstance(one, FUNCTIONS) and one.name == "__init__")
+            found.update((node.name, *_given(one)) for one in starts)
+    return frozenset(found)
+
+
+def _given(function: Function) -> list[str]:
+    return [name for name in parameters(function) if name not in ("self", "cls")]

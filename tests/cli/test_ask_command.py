@@ -40,7 +40,7 @@ def test_a_question_needs_a_model_server(
         monkeypatch.setenv("M3AGENT_ENGINE", engine)
     done = run("ask", "What does add() do?", "--repo", str(make_repo(UNTESTED)))
     assert (done.returncode, done.stdout) == (2, "")
-    assert one_sentence(done).startswith("m3agent: No model server runs here: ")
+    assert one_sentence(done).startswith("m3agent: No model server runs here, ")
     assert not [*own_state.rglob("events.jsonl")]
 
 

@@ -38,6 +38,8 @@ class Hints:
     """Exceptions that ended tests."""
     expected: frozenset[str] = frozenset()
     """Exceptions that tests expected and did not get."""
+    signatures: frozenset[tuple[str, ...]] = frozenset()
+    """Functions and classes of the suspected files: each one's name, then the parameters of its call."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from m3agent.serving.embedded.source import parameters
 TABLE = TABLES["calls"]
 SIBLINGS = [family.split() for family in TABLE["siblings"].strip().split("\n")]
 UNITS: list[str] = TABLE["units"]
+AS_NAMED = 2.0
+"""Cost of another order of arguments if each one has the name of its parameter."""
 
 
 def siblings(place: Place, node: ast.Name | ast.Attribute) -> Alternatives:
@@ -39,11 +41,12 @@ def arguments(place: Place, node: ast.Call) -> Alternatives:
     texts, keywords = place.texts(node.args), place.texts(node.keywords)
     name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
     start = place.text(node.func)
-    found = [(others + keywords, "arguments swapped", 1.6) for others in swapped(texts)]
+    doubt = AS_NAMED if _is_as_named(place, name, node.args) else 0.0
+    found = [(others + keywords, "arguments swapped", 1.6 + doubt) for others in swapped(texts)]
     if len(texts) == 3:
         one, two, three = texts
         for others in ([three, two, one], [two, three, one], [three, one, two]):
-            found.append((others + keywords, "arguments swapped", 2.6))
+            found.append((others + keywords, "arguments swapped", 2.6 + doubt))
     dropped = 2.6 if len(texts + keywords) > 1 else 3.2
     found += [(rest, "argument dropped", dropped) for rest in shortened(texts + keywords)]
     yield from ((f"{start}({', '.join(others)})", kind, cost) for others, kind, cost in found)
@@ -56,6 +59,12 @@ def arguments(place: Place, node: ast.Call) -> Alternatives:
         yield f"{start}({', '.join(others)})", "range bounds", cost
     for others, cost in _added(place, node, name, texts, keywords):
         yield f"{start}({', '.join(others)})", "argument added", cost
+
+
+def _is_as_named(place: Place, name: str, given: list[ast.expr]) -> bool:
+    """Return whether each argument has the name of its parameter in a known function: `f(a, line.b)` for `def f(a, b)`."""
+    said = tuple(one.id if isinstance(one, ast.Name) else getattr(one, "attr", "") for one in given)
+    return any(one[0] == name and one[1 : len(said) + 1] == said for one in place.hints.signatures)
 
 
 def _of_keywords(place: Place, node: ast.Call) -> Alternatives:

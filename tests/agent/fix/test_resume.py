@@ -169,6 +169,7 @@ def test_sessions_that_cannot_be_resumed(fixes: Fixes) -> None:
     for content, word in ((b"", "first request"), (alone, "first request"), (b"{]\n", "damaged")):
         messages.write_bytes(content)
         assert_refused(word)
+        assert log.read_text() == raw
     messages.write_bytes(kept)
     fixes.resume([FIX, NOT_TESTED], code=1)
     assert fixes.events()[-1]["status"] == "unverified"

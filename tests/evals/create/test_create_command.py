@@ -27,8 +27,8 @@ from tests.evals.create.history_of import FIRST, FIX, FIXED, MORE_TEST, TEST, Re
 pytestmark = pytest.mark.integration
 
 NO_CANDIDATE = (
-    "no commit is a candidate, because none changes Python source and tests within the limits: change --since, --until or "
-    "the limits, or take another repository"
+    "no commit is a candidate, because none has a parent here and changes Python source and tests within the limits: "
+    "change --since, --until or the limits, or take another repository"
 )
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from m3agent.serving.embedded.candidates import candidates
 from m3agent.serving.embedded.mutants import propose
 from m3agent.serving.embedded.operators.base import Hints, Mutation
 from m3agent.serving.embedded.source import SourceFile, binding, splice
@@ -370,3 +371,22 @@ def test_replaced_expressions_keep_their_meaning(outer: str, inner: str, data: s
 )
 def test_binding_order(text: str, other: str) -> None:
     assert binding(text) < binding(other)
+
+
+@pytest.mark.parametrize(
+    "defined",
+    [
+        "def {}(price, count):\n    return price * percent(count)\n",
+        "class {}:\n    price: int\n    count: int\n",
+        "class {}:\n    def __init__(self, price, count):\n        self.all = price * count\n",
+    ],
+)
+def test_arguments_with_the_names_of_their_parameters_are_doubtful_in_another_order(defined: str) -> None:
+    def doubt(name: str) -> float:
+        text = "def total(line):\n    return Sum(line.price, line.count)\n"
+        found = candidates(
+            {"a.py": text, "b.py": defined.format(name)}, {"a.py": {2: 1.0}}, {}, Hints(), 10_000, 0
+        )
+        return next(one.doubt() for one in found if one.mutation.operator == "arguments swapped")
+
+    assert doubt("Sum") > doubt("Other") + 1
