@@ -325,8 +325,9 @@ def read_report(runner: str, output: str) -> tuple[dict[str, str], str]:
             event = json.loads(line) if line.startswith("{") else {}
         except ValueError:
             event = {}
-        printed.append(event.get("Output", "") if event else line + "\n")
-        if "Test" in event and event["Action"] in GO_OUTCOMES:
+        if not event or "Action" in event:  # a test may print JSON of its own
+            printed.append(event.get("Output", "") if event else line + "\n")
+        if "Test" in event and event.get("Action") in GO_OUTCOMES:
             ended.append((event["Package"] + " " + event["Test"], GO_OUTCOMES[event["Action"]]))
         for test in [test for file in event.get("testResults", ()) for test in file["assertionResults"]]:
             known = test["status"] in ("passed", "failed")

@@ -74,6 +74,12 @@ ok 4 - adds
         ),
         ("jest", JEST_REPORT, {"sum adds": "failed", "sum later": "skipped"}, "Expected: 5"),
         (
+            "jest",
+            '{"Test": "a", "Output": null}\n' + JEST_REPORT,
+            {"sum adds": "failed", "sum later": "skipped"},
+            "Expected: 5",
+        ),
+        (
             "mocha",
             TAP_REPORT,
             {"adds": "failed", "inner": "passed", "outer": "passed", "later": "skipped"},
