@@ -151,7 +151,7 @@ def test_bytes_that_are_not_utf_8(wire: Wire) -> None:
     assert wire.ask("write", b"x", path=name)["ev"] == "ok"
     assert wire.run(["cat", name])[1] == b"x"
     found = wire.ask("scan", skip=[], most=1000)
-    assert [os.fsencode(entry[0]) for entry in found["changed"]] == [b"caf\xe9"]
+    assert b"caf\xe9" in [os.fsencode(entry[0]) for entry in found["changed"]]
 
 
 def wait_for_a_tick(file: Path) -> None:
