@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from m3agent.sandbox.protocol.channel import Channel
 from m3agent.util.start_process import start_process
 
 
-class ProcessMachine:
+class ProcessMachine(ABC):
     """A machine that is a child process."""
 
     def __init__(self, limits: SandboxLimits, image_id: str) -> None:
@@ -50,9 +51,9 @@ class ProcessMachine:
     async def _why_dead(self) -> SandboxError:
         return self._explain(bytes(self._stderr).decode(errors="replace").strip().splitlines())
 
+    @abstractmethod
     def _explain(self, lines: list[str]) -> SandboxError:
         """Return the error for the end of the process, from the last lines of its standard error."""
-        raise NotImplementedError
 
 
 def processes_of_user() -> int:
