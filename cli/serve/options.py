@@ -404,7 +404,7 @@ def _installed(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
 
 
 def base_version(version: str | None) -> str | None:
-    """Return a version without the marks of a build; None if it is none."""
+    """Return a version without its build's marks; None if the text is not a version."""
     try:
         return None if version is None else Version(version).base_version
     except InvalidVersion:

@@ -134,7 +134,7 @@ def _check_supported(fields: Fields, folder: Path) -> None:
 
 
 def _stages(context: Path) -> list[Stage]:
-    """Return the stages of the Dockerfile; empty if there is none."""
+    """Return the stages of the Dockerfile; empty if the folder has no Dockerfile."""
     path = context / DOCKERFILE
     if not path.exists():
         return []

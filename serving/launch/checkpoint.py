@@ -147,7 +147,7 @@ def read_draft(model: str, environ: Mapping[str, str]) -> Draft:
 
 
 def _size(value: object) -> int:
-    """Return a size of a config; 0 if it is none."""
+    """Return a size that a config states; 0 if the value is not a positive whole number."""
     return value if isinstance(value, int) and value > 0 else 0
 
 

@@ -53,7 +53,7 @@ def _nearest(values: Values) -> Values:
 
 
 def _parser(values: Values) -> Values:
-    """Return the engine's name of M3's parser. If there is none, the engine is older than the model."""
+    """Return the engine's name of M3's parser. An engine without one is older than the model."""
     listed = re.findall(r"[\w.-]+", values["choices"])
     ours = [name for name in listed if name.lower().replace("-", "_") == "minimax_m3"]
     return {
