@@ -5,15 +5,11 @@ Only objects and refs are taken: nothing that git could execute or follow to ano
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tarfile
-import tempfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from m3agent.evals.data.instance import DataError
 from m3agent.sandbox.store.git import run_git
@@ -158,22 +154,3 @@ def _hash(bare: Path) -> str:
     """Return the repository's object format. git records it in `config` if it is not the default, sha1."""
     config = bare / "config"
     return "sha256" if config.is_file() and b"sha256" in config.read_bytes().lower() else "sha1"
-
-
-@contextlib.contextmanager
-def archive_of(api: Any, container: str, path: str, most_bytes: int) -> Iterator[tarfile.TarFile]:
-    """Yield what is at a path of a container, as a tar.
-
-    Raises:
-        docker.errors.NotFound: There is nothing.
-        ValueError: It is too large.
-    """
-    stream, _ = api.get_archive(container, path)
-    with tempfile.TemporaryFile() as packed:
-        for piece in stream:
-            if packed.tell() + len(piece) > most_bytes:
-                raise ValueError(f"it is larger than {most_bytes >> 20} MiB")
-            packed.write(piece)
-        packed.seek(0)
-        with tarfile.open(fileobj=packed) as archive:
-            yield archive

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from m3agent.evals.code.archive import archive_of, extract_files
+from m3agent.evals.code.archive import extract_files
 from m3agent.evals.data.files import commit_folder, files_in
 from m3agent.evals.data.instance import DataError, DockerContext, Environment
+from m3agent.sandbox.backends.container_files import archive_of
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, local_image, pull
 from m3agent.sandbox.declared.container import Container

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from m3agent.evals.code.archive import archive_of
+from m3agent.sandbox.backends.container_files import archive_of
 from m3agent.sandbox.backends.docker_machine import ensure_reaper, our_labels
 from m3agent.sandbox.backends.engine import connect, socket_of
 from m3agent.sandbox.images.image_build import engine_failures, files_as_tar, remove_container

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from m3agent.sandbox.backends.container_files import TooLarge, archive_of
 from m3agent.sandbox.backends.docker_machine import LABEL, DockerMachine, ensure_reaper, our_labels
 from m3agent.sandbox.backends.engine import socket_of
 from m3agent.sandbox.backends.image import SKELETON_LABEL, Image
@@ -142,16 +143,14 @@ def build_files(
         EnvironmentBuildFailed: The build failed, or the files have more than `MOST_FILES` bytes.
     """
     with _ended(api, build, archives, log, say, stop) as container:
-        stream, _ = api.get_archive(container, folder)
-        packed = io.BytesIO()
-        for piece in stream:
-            if packed.tell() + len(piece) > MOST_FILES:
-                raise EnvironmentBuildFailed(f"{build.what} left more than {MOST_FILES >> 20} MiB of files")
-            packed.write(piece)
-        packed.seek(0)
-        with tarfile.open(fileobj=packed) as archive:
-            files = ((entry.name, archive.extractfile(entry)) for entry in archive if entry.isreg())
-            return {name.partition("/")[2]: file.read() for name, file in files if file is not None}
+        try:
+            with archive_of(api, container, folder, MOST_FILES) as archive:
+                files = ((entry.name, archive.extractfile(entry)) for entry in archive if entry.isreg())
+                return {name.partition("/")[2]: file.read() for name, file in files if file is not None}
+        except TooLarge:
+            raise EnvironmentBuildFailed(
+                f"{build.what} left more than {MOST_FILES >> 20} MiB of files"
+            ) from None
 
 
 @contextlib.contextmanager
