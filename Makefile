@@ -15,8 +15,8 @@ demo: setup ## set up what is missing, then fix the bug in examples/ferry and pr
 install: python ## install the command m3agent for your user, from this checkout (EXTRAS=acp,mcp)
 	@scripts/install.sh '$(EXTRAS)'
 
-# Some tests wait, so three workers keep two processors busy. Each further worker would import all tests again.
-workers := $(shell echo $$(( $$(nproc) > 5 ? 8 : (3 * $$(nproc) + 1) / 2 )))
+# Some tests wait, and other programs may want the processors too. Each further worker would import all tests again.
+workers := $(shell echo $$(( $$(nproc) > 4 ? 8 : 2 * $$(nproc) )))
 pytest = $(in_venv) pytest -n $(workers) --dist worksteal
 # The tests create and remove 100,000 small files. Use /dev/shm if it has 4 GB free and is not mounted noexec.
 in_memory := $(shell [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && ! grep -q ' /dev/shm .*noexec' /proc/mounts && \

@@ -8,10 +8,12 @@ from rich.text import Text
 from m3agent.agent.ui.result import LABEL
 from m3agent.serving.check.check import Check
 from m3agent.util.sanitize import printable_line, printable_text
-from m3agent.util.table import wrapped
+from m3agent.util.table import LEAST, wrapped
 
 MARK = 9
 """Characters of a mark."""
+NARROW_INDENT = 4
+"""Spaces before a detail that begins below its name, where a terminal has no room beside it."""
 MOST = 500
 """The longest detail, in characters. It may contain a model's or a server's own words."""
 
@@ -26,13 +28,15 @@ def table(checks: Sequence[Check], *, failed: str = "missing", width: int = 0) -
     marks = {True: ("✓ ok", "green"), False: (f"✗ {failed}", "red"), None: ("-", "yellow")}
     names = max(len(check.name) for check in checks)
     indent = MARK + 2 + names + 2
+    if is_narrow := 0 < width < indent + LEAST:
+        indent = NARROW_INDENT
     made = Text()
     for check in checks:
         mark, style = marks[check.ok]
-        detail, *below = wrapped(printable_line(check.detail, MOST), width - indent)
-        made.append(f"{mark:<{MARK}}  ", style).append(f"{check.name:<{names}}  ", LABEL).append(
-            f"{detail}\n"
-        )
+        below = wrapped(printable_line(check.detail, MOST), width - indent)
+        detail = "" if is_narrow else below.pop(0)
+        made.append(f"{mark:<{MARK}}  ", style).append(f"{check.name:<{names}}", LABEL)
+        made.append(f"  {detail}".rstrip() + "\n")
         made.append("".join(f"{'':<{indent}}{line}\n" for line in below))
         if check.fix:
             fix = wrapped(f"to fix: {printable_text(check.fix)}", width - indent)

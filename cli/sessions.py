@@ -91,7 +91,9 @@ def _print_list(shown: Sequence[Summary], earlier: int, dropped: Sequence[str]) 
     from m3agent.agent.ui.result import print_result
 
     now = datetime.now(UTC)
-    rows = [COLUMNS, *(_row(summary, now) for summary in shown)]
+    rows: Sequence[Sequence[str]] = [COLUMNS, *(_row(summary, now) for summary in shown)]
+    if not any(summary.price for summary in shown):
+        rows, dropped = _without("PRICE", rows), [head for head in dropped if head != "PRICE"]
     width = columns_of(sys.stdout)
     table, left_out = fitting(rows, width, dropped)
     if not table.partition("\n")[0].endswith(COLUMNS[-1]):
@@ -105,6 +107,11 @@ def _print_list(shown: Sequence[Summary], earlier: int, dropped: Sequence[str]) 
     for summary in shown:
         if summary.problem:
             say(summary.problem)
+
+
+def _without(head: str, rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    at = rows[0].index(head)
+    return [(*row[:at], *row[at + 1 :]) for row in rows]
 
 
 def _coloured(

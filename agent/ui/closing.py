@@ -216,6 +216,8 @@ class End:
             )
         elif status in RESUMABLE and self.line["turns"]:
             yield f"m3agent sessions resume {name}{there}{self._higher_limit()}", "continues here"
+        elif status == Status.INTERRUPTED:
+            yield "type the same command again", "no model was asked yet"
         advice = f"m3agent sessions fork {name}{there} --tell TEXT", "continues with your advice"
         if status in UNSOLVED:
             yield from self._from_embedded() if self.facts.is_embedded else [advice]

@@ -94,7 +94,6 @@ class State:
 
     failing: list[str] = field(default_factory=list)
     tried: int = 0
-    seconds: float = 0.0
     plausible: int = 0
     changes: list[str] = field(default_factory=list)
     outcome: str = ""
@@ -109,8 +108,7 @@ class State:
             lines.append(f"Failing at the start: {len(self.failing)} ({shown}).")
         if self.tried:
             lines.append(
-                f"Tried {self.tried} candidate changes in {self.seconds:.0f} s; "
-                f"{self.plausible} of them passed {self.judged}."
+                f"Tried {self.tried} candidate changes; {self.plausible} of them passed {self.judged}."
             )
         if self.unchanged:
             lines.insert(0, f"No change: {self.outcome or 'the search has not ended yet.'}")
@@ -302,7 +300,6 @@ class Repair:
         found = yield from self._probe(said, self._language.measure, asked, 300)
         if found is None:
             raise Ended(self.state.outcome)
-        self.state.seconds += found["seconds"]
         if "problem" in found:
             raise Ended(found["problem"])
         spectrum: dict[str, Any] = json.loads(unpack(found["packed"]))
@@ -409,7 +406,6 @@ class Repair:
                 break
             verdicts: str = found["verdicts"]
             state.tried += len(verdicts) - verdicts.count("-")
-            state.seconds += found["seconds"]
             used += found["seconds"]
             # A batch may run out of time; its remaining candidates come first in the next one. A candidate
             # that uses up a batch alone is dropped.

@@ -325,6 +325,9 @@ def test_long_lines_wrap_on_a_terminal() -> None:
         "                   to fix: install it\n"
         "                   and start it\n"
     )
+    assert table(checks, width=36).plain == (
+        "✗ missing  Docker\n    no engine answers at its socket\n    to fix: install it and start it\n"
+    ), "no room beside the name"
     assert table(checks).plain.count("\n") == 2
 
 

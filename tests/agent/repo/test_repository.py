@@ -109,6 +109,20 @@ def test_what_m3agent_wrote_is_not_the_users_work(new_repo: NewRepo) -> None:
     assert repository.list_files() == ["kept.html", "page.txt", "plain.html"]
 
 
+def test_the_file_that_this_process_prints_to_is_not_the_users_work(new_repo: NewRepo) -> None:
+    root = new_repo()
+    (root / "notes.txt").write_text("mine")
+    kept = os.dup(1)
+    try:
+        with (root / "out.patch").open("wb") as output:
+            os.dup2(output.fileno(), 1)
+        repository = open_repository(root)
+        assert (repository.dirty_paths(), repository.list_files()) == ({"notes.txt"}, ["a.py", "notes.txt"])
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 def test_lists_tracked_and_new_files_once(new_repo: NewRepo) -> None:
     root = new_repo(files={"gone.py": b"", "kept.py": b"", ".gitignore": b"*.log\n", "tracked.log": b""})
     (root / "gone.py").unlink()

@@ -91,6 +91,12 @@ def test_a_list_ends_with_the_newest(three: Path) -> None:
     assert cells[2][8] == "Fares are [31mwrong", "what drives a terminal is not printed"
 
 
+def test_a_list_of_sessions_without_a_price_has_no_prices(state: Path) -> None:
+    put(state, "20260101-100000-aaaaaa", started(), finished("failed", price=0, turns=1))
+    put(state, "20260101-110000-bbbbbb", started(), finished("failed", price=None, turns=1))
+    assert "PRICE" not in run("sessions", "list").stdout
+
+
 def test_a_list_has_the_last_twenty(state: Path) -> None:
     for number in range(23):
         put(state, f"20260101-1000{number:02}-aaaaaa", *a_fix())

@@ -231,6 +231,10 @@ def suite(where: str, passed: list[str], failed: list[str]) -> events.TestFinish
                 "next       m3agent sessions resume last  continues here",
             ],
         ),
+        (
+            ended("interrupted", reason="interrupted", turns=0),
+            ["! interrupted", "next       type the same command again  no model was asked yet"],
+        ),
         (ended("error", reason="no such image", turns=0), ["✗ error    no such image"]),
     ],
 )
