@@ -191,7 +191,7 @@ def _normalised(scores: Scores) -> Scores:
     if not highest:
         return {}
     every = ((score, path, line) for path, lines in scores.items() for line, score in lines.items())
-    found: Scores = {}
+    kept: Scores = {}
     for score, path, line in sorted(every, key=lambda item: (-item[0] / highest, item[1:]))[:LINES]:
-        found.setdefault(path, {})[line] = score / highest
-    return found
+        kept.setdefault(path, {})[line] = score / highest
+    return kept

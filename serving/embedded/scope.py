@@ -133,9 +133,9 @@ class Scope:
         """Return the type names that `name` is known to have had, without None."""
         return self._kinds.get(name, set()) - {"NoneType"}
 
-    def alike(self, one: str, other: str) -> bool | None:
+    def alike(self, name: str, other: str) -> bool | None:
         """Tell whether two variables had values of the same types; None if unknown."""
-        first, second = self.kinds(one), self.kinds(other)
+        first, second = self.kinds(name), self.kinds(other)
         return bool(first & second) if first and second else None
 
     def before(self, line: int) -> list[str]:
@@ -182,14 +182,14 @@ class Scope:
             return []
         methods = (item for item in self.owner.body if isinstance(item, FUNCTIONS))
         plain = {item.name for item in methods if not item.decorator_list}
-        found: dict[str, None] = {}
+        used: dict[str, None] = {}
         for node in ast.walk(self.owner):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
-                found[node.attr] = None
+                used[node.attr] = None
         for item in self.owner.body:
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                found[item.target.id] = None
-        return [name for name in found if name not in plain]
+                used[item.target.id] = None
+        return [name for name in used if name not in plain]
 
     @property
     def own_attributes(self) -> list[str]:
@@ -203,27 +203,27 @@ class Scope:
 
     def comprehension_names(self, node: ast.AST) -> list[str]:
         """Return the loop names of the comprehensions and lambdas around `node`."""
-        found: list[str] = []
+        bound: list[str] = []
         for above in self.module.source.ancestors(node):
             if isinstance(above, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
                 for generator in above.generators:
-                    found += sorted(names_in(generator.target))
+                    bound += sorted(names_in(generator.target))
             elif isinstance(above, ast.Lambda):
-                found += [argument.arg for argument in above.args.args]
+                bound += [argument.arg for argument in above.args.args]
             elif isinstance(above, ast.stmt):
                 break
-        return found
+        return bound
 
 
 def constants_of(nodes: Iterable[ast.AST]) -> dict[type, list[object]]:
     """Return the distinct constants among `nodes`, by type, in order of appearance."""
-    found: dict[type, list[object]] = {}
+    by_type: dict[type, list[object]] = {}
     for node in nodes:
         if isinstance(node, ast.Constant):
-            seen = found.setdefault(type(node.value), [])
+            seen = by_type.setdefault(type(node.value), [])
             if node.value not in seen:
                 seen.append(node.value)
-    return found
+    return by_type
 
 
 def literal_kind(value: ast.expr) -> str | None:

@@ -88,21 +88,21 @@ class Coercer:
 
     def container(self, schema: object, first_child: str) -> tuple[str, Schema]:
         """Return how to read the elements inside an element: `array` or `object`, and the schema for that."""
-        found = self.alternatives(schema)
+        simple_schemas = self.alternatives(schema)
         preferred = ("array", "object") if first_child == "item" else ("object", "array")
         for kind in preferred:
-            if matching := [simple for name, simple in found if name == kind]:
+            if matching := [simple for name, simple in simple_schemas if name == kind]:
                 return kind, _union(matching)
         return ("array" if first_child == "item" else "object"), {}
 
     def takes(self, schema: object, name: str) -> bool:
         """Return whether a value of this schema may contain an element with that name."""
-        found = self.alternatives(schema)
-        if objects := [simple for kind, simple in found if kind == "object"]:
+        simple_schemas = self.alternatives(schema)
+        if objects := [simple for kind, simple in simple_schemas if kind == "object"]:
             union = _union(objects)
             declared = properties(union)
             return not declared or name in declared or bool(union.get("additionalProperties"))
-        return name == "item" and any(kind == "array" for kind, _ in found)
+        return name == "item" and any(kind == "array" for kind, _ in simple_schemas)
 
     def text(self, text: str, schema: object) -> Any:
         """Return the value that `text` stands for under `schema`; `text` itself if no other type fits.
@@ -157,8 +157,8 @@ def _types_of(schema: Schema) -> list[str | None]:
 
 def properties(schema: Schema) -> Mapping[str, Any]:
     """Return the members that the schema of an object declares."""
-    found = schema.get("properties")
-    return found if isinstance(found, Mapping) else {}
+    members = schema.get("properties")
+    return members if isinstance(members, Mapping) else {}
 
 
 def member(schema: Schema, name: str) -> object:

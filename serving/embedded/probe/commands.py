@@ -190,9 +190,9 @@ class Bench:
     ) -> tuple[dict[str, str], str]:
         """Run tests; return the outcome of each by name, and what they printed."""
         status, output = self.run(self.command(units, names), seconds)
-        found, said = read_report(self.runner, output)
-        found[STATUS] = "timeout" if status is None else "failed" if status else "passed"
-        return found, said
+        ended, printed = read_report(self.runner, output)
+        ended[STATUS] = "timeout" if status is None else "failed" if status else "passed"
+        return ended, printed
 
     def lines(
         self, unit: str, names: Sequence[str], seconds: float, whole: bool = False
@@ -226,15 +226,15 @@ class Bench:
         return path if os.path.exists(path) else ""
 
     def _go_lines(self, profile: str) -> dict[str, set[int]]:
-        found: dict[str, set[int]] = {}
+        ran: dict[str, set[int]] = {}
         module = self.run(["go", "list", "-m"], 20)[1].split("\n")[0]
         blocks = re.findall(r"^(.+):(\d+)\.\d+,(\d+)\.\d+ \d+ [1-9]\d*$", read_text(profile), re.MULTILINE)
         for path, first, last in blocks:
             if path.startswith(module + "/"):
                 rel = self.tree.rel(os.path.join(self.folder, path[len(module) + 1 :]))
                 if rel is not None and is_code(rel):
-                    found.setdefault(rel, set()).update(range(int(first), int(last) + 1))
-        return found
+                    ran.setdefault(rel, set()).update(range(int(first), int(last) + 1))
+        return ran
 
     def _script_lines(
         self, script: dict[str, Any], enough: Callable[[bytearray], bool], found: dict[str, set[int]]
@@ -257,14 +257,14 @@ class Bench:
 
     def frames(self, output: str) -> list[list[Any]]:
         """Return ``[file, line, ""]`` of source code that an output names, the innermost call last."""
-        found: list[list[Any]] = []
+        places: list[list[Any]] = []
         for path, line in FRAME.findall(unquote(output).replace(self.tree.place, PLACE)):
             path = re.sub("^/+", "/", path)  # addresses of files have three
             path = path.replace(PLACE, self.tree.place)
             rel = self.tree.rel(os.path.normpath(os.path.join(self.folder, path)))
-            if rel is not None and is_code(rel) and [rel, int(line), ""] not in found:
-                found.append([rel, int(line), ""])
-        return found[::-1]
+            if rel is not None and is_code(rel) and [rel, int(line), ""] not in places:
+                places.append([rel, int(line), ""])
+        return places[::-1]
 
     def named(self, tests: Sequence[str]) -> dict[str, set[int]]:
         """Return the lines of functions whose names occur in the failing units' test files, by file.
@@ -381,7 +381,7 @@ def named_lines(text: str, words: set[str]) -> set[int]:
         r"^(\s*)(?:export |default |async |static |public |private |get |set )*"
         r"(?:func (?:\([^)]*\) )?|function\*? |class |const |let |var |type )?(?:\w+\.)*(\w+)\s*(?:\[[^\]]*\])?(?:\(|=|:)?"
     )
-    found: set[int] = set()
+    numbers: set[int] = set()
     inside: int | None = None
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -394,10 +394,10 @@ def named_lines(text: str, words: set[str]) -> set[int]:
         if inside is None and match and match[2] in words and re.search(r"[{(=]", line):
             inside = depth
         if inside is not None:
-            found.add(number)
+            numbers.add(number)
         if ends:
             inside = None
-    return found
+    return numbers
 
 
 def top_level(runner: str, names: Sequence[str]) -> list[str]:
@@ -581,16 +581,16 @@ class Programs:
         self, bench: Bench, index: int, seconds: float, units: Sequence[str], names: Sequence[str] = ()
     ) -> tuple[dict[str, str], str]:
         """Run a candidate's tests in a private copy, as `Bench.outcomes` does."""
-        found = {STATUS: "passed"}
+        ended = {STATUS: "passed"}
         for unit in units:
             command = [self._programs[unit], "-test.v", *only_tests(names)]
             cwd = os.path.join(bench.folder, unit)
             status, output = bench.run(command, seconds, cwd, **{self.VARIABLE: str(index)})
             for outcome, name in re.findall(r"--- (PASS|FAIL|SKIP): (\S+) \(", output):
-                found[self._packages[unit] + " " + name] = GO_OUTCOMES[outcome.lower()]
-            if status is None or (status and found[STATUS] == "passed"):
-                found[STATUS] = "timeout" if status is None else "failed"
-        return found, ""
+                ended[self._packages[unit] + " " + name] = GO_OUTCOMES[outcome.lower()]
+            if status is None or (status and ended[STATUS] == "passed"):
+                ended[STATUS] = "timeout" if status is None else "failed"
+        return ended, ""
 
 
 def side_by_side(text: str, candidates: dict[int, list[Any]]) -> tuple[str, list[tuple[int, int, int]]]:
