@@ -20,6 +20,7 @@ from m3agent.agent.forge.address import Project, gitlab_host
 from m3agent.serving.client.http import certificates_for, is_local, mask_key
 from m3agent.serving.client.retry import api_policy
 from m3agent.util.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
+from m3agent.util.json_value import mapping
 from m3agent.util.sanitize import quoted, replace_unprintable
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ class Api:
         for _ in range(MAX_PAGES):
             assert following is not None
             answer = self.get(following)
-            found = part(answer.json).get(name) if name is not None else answer.json
+            found = mapping(answer.json).get(name) if name is not None else answer.json
             if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
                 raise self.not_the_api()
             yield from found
@@ -425,20 +426,13 @@ def _reason(error: BaseException) -> str:
     return text.rstrip(".")
 
 
-def part(value: object, *names: str) -> dict[str, Any]:
-    """Return the object that names lead to in a response; an empty object if it is missing."""
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value if isinstance(value, dict) else {}
-
-
 def words(value: object, *names: str) -> str:
     """Return the text that names lead to in a response, with `\\n` line ends; an empty text if it is missing.
 
     JSON may hold lone surrogates and NUL; both are replaced.
     """
     *above, last = names
-    found = part(value, *above).get(last)
+    found = mapping(value, *above).get(last)
     if not isinstance(found, str):
         return ""
     found = found.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

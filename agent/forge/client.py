@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from m3agent.agent.forge.address import GITHUB_API, IssueReference, Project, PullReference, project_of
-from m3agent.agent.forge.api import Api, TooLarge, part, words
+from m3agent.agent.forge.api import Api, TooLarge, words
 from m3agent.util.errors import M3AgentError, UsageError
+from m3agent.util.json_value import mapping
 from m3agent.util.sanitize import replace_unprintable
 
 MARK = "<!-- m3agent -->"
@@ -159,7 +160,7 @@ class Client(ABC):
             UsageError: The issue does not exist, or is a pull request.
         """
         answer = self.api.get(f"{reference.project_api}/issues/{reference.number}")
-        found = part(answer.json)
+        found = mapping(answer.json)
         if not isinstance(found.get("title"), str):
             raise self.api.not_the_api()
         if found.get("pull_request"):
@@ -179,7 +180,7 @@ class Client(ABC):
         now = self._named(project, found)
         if found.get("archived") is True:
             raise UsageError(f"--pr: {now.project} is archived and takes no pull requests; use --branch NAME")
-        return Opened(now, may_push=part(found, "permissions").get("push") is not False)
+        return Opened(now, may_push=mapping(found, "permissions").get("push") is not False)
 
     def commits(self, pull: PullReference) -> Commits:
         """Return the commits of a pull request."""
@@ -213,7 +214,7 @@ class Client(ABC):
 
     def look(self, pull: PullReference) -> PullState:
         """Return the pull request as it is now; of one that has ended, only what it says itself."""
-        now = part(self.api.get(pull.pull_api).json)
+        now = mapping(self.api.get(pull.pull_api).json)
         head, branch, target = (words(now, *way) for way in self.pull_fields)
         if not head:
             raise self.api.not_the_api()
@@ -252,7 +253,7 @@ class Client(ABC):
         return present
 
     def _page(self, project: Project, value: object) -> str:
-        url = part(value).get(self.page)
+        url = mapping(value).get(self.page)
         if not isinstance(url, str) or not url.isprintable() or not url.startswith(f"{project.web}/"):
             raise self.api.not_the_api()
         return url
@@ -278,4 +279,4 @@ def place_in(path: str, line: object) -> str:
 def is_written(entry: object) -> bool:
     """Return whether a comment or review has a text that m3agent did not write."""
     text = words(entry, "body").strip()
-    return bool(text) and not text.startswith(MARK) and isinstance(part(entry).get("id"), int)
+    return bool(text) and not text.startswith(MARK) and isinstance(mapping(entry).get("id"), int)

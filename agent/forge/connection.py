@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from m3agent.agent.forge.address import Project, PullReference, ServerKind
-from m3agent.agent.forge.api import API_SECONDS, Api, Token, part, words
+from m3agent.agent.forge.api import API_SECONDS, Api, Token, words
 from m3agent.agent.forge.client import (
     Check,
     CheckStatus,
@@ -23,6 +23,7 @@ from m3agent.agent.forge.client import (
 )
 from m3agent.util.daemon_thread import in_background
 from m3agent.util.errors import PermissionRefused, UsageError
+from m3agent.util.json_value import mapping
 
 MEMBERS = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
 """The values of `author_association` of people who belong to a project. GitHub sets them."""
@@ -189,11 +190,11 @@ class GitLab(Client):
             for note in discussion.get("notes") or ():
                 if not is_written(note) or note.get("system") or note.get("resolved") is True:
                     continue
-                if self._is_member(project, part(note, "author")):
+                if self._is_member(project, mapping(note, "author")):
                     remarks.append(_note(note, pull.url))
                 else:
                     unread += 1
-        approvals = part(self.api.get(f"{own}/approvals").json).get("approved_by")
+        approvals = mapping(self.api.get(f"{own}/approvals").json).get("approved_by")
         checking = words(now, "detailed_merge_status") in ("unchecked", "checking", "preparing")
         return replace(
             seen,
@@ -224,7 +225,7 @@ class GitLab(Client):
             return False
         if identity not in self._members:
             try:
-                level = part(self.api.get(f"{project}/members/all/{identity}").json).get("access_level")
+                level = mapping(self.api.get(f"{project}/members/all/{identity}").json).get("access_level")
             except UsageError:  # not found: a stranger
                 level = 0
             self._members[identity] = isinstance(level, int) and level >= DEVELOPER
@@ -251,7 +252,7 @@ def _note(note: dict[str, Any], page: str) -> Remark:
         words(note, "author", "username"),
         words(note, "body").strip(),
         f"{page}#note_{note['id']}",
-        place_in(words(note, "position", "new_path"), part(note, "position").get("new_line")),
+        place_in(words(note, "position", "new_path"), mapping(note, "position").get("new_line")),
     )
 
 

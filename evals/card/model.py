@@ -24,6 +24,7 @@ from m3agent.evals.report.model import RunComparison, RunReport, compare, report
 from m3agent.evals.run.attempt import LEAK_PROOF
 from m3agent.evals.run.other_agent import TRAFFIC
 from m3agent.evals.run.traffic import Traffic
+from m3agent.util.json_value import mapping
 
 FORMAT = 1
 """Version of the JSON; it changes when a field changes its meaning."""
@@ -209,7 +210,6 @@ def _traffic(place: Path) -> Traffic | None:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        value = json.loads(file.read_bytes())
+        return mapping(json.loads(file.read_bytes()))
     except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}

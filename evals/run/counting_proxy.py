@@ -15,7 +15,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from m3agent.serving.client.prices import Prices
 from m3agent.serving.client.stream.chunk import read_usage
 from m3agent.serving.client.stream.events import EventReader
 from m3agent.serving.embedded.http_app import served
+from m3agent.util.json_value import mapping
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -143,13 +144,10 @@ class AnswerCounts:
             value = json.loads(event)
         except (ValueError, RecursionError):
             return
-        if not isinstance(value, Mapping):
-            return
         # the Responses interface and Anthropic's wrap the object in their events
-        for place in (value, value.get("response"), value.get("message")):
-            usage = place.get("usage") if isinstance(place, Mapping) else None
-            if isinstance(usage, Mapping):
-                self._reported |= {name: count for name, count in usage.items() if count is not None}
+        for path in ((), ("response",), ("message",)):
+            usage = mapping(value, *path, "usage")
+            self._reported |= {name: count for name, count in usage.items() if count is not None}
 
 
 class CountingProxy:

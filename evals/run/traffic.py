@@ -16,6 +16,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from m3agent.util.json_value import items, mappings
+
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "tool_choice", "reasoning_effort"),
     *(
@@ -172,7 +174,7 @@ def messages_of(request: Mapping[str, Any]) -> Sequence[Any]:
     given = request.get("messages", request.get("input"))
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
-    return given if isinstance(given, list) else []
+    return items(given)
 
 
 def prefix_hashes(request: Mapping[str, Any], messages: Sequence[Any]) -> Iterator[bytes]:
@@ -185,11 +187,9 @@ def prefix_hashes(request: Mapping[str, Any], messages: Sequence[Any]) -> Iterat
 
 def tool_names(request: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the names of the tools that a request offers."""
-    tools = request.get("tools")
-    for tool in tools if isinstance(tools, list) else []:
-        if isinstance(tool, dict):
-            inner = tool.get("function")
-            yield (inner if isinstance(inner, dict) else tool).get("name", tool.get("type"))
+    for tool in mappings(request.get("tools")):
+        inner = tool.get("function")
+        yield (inner if isinstance(inner, dict) else tool).get("name", tool.get("type"))
 
 
 def _hash(before: bytes, value: Any) -> bytes:
@@ -217,8 +217,7 @@ def _has_thinking(message: Any) -> bool:
     content = message.get("content")
     if isinstance(content, str):
         return "<think>" in content
-    parts = content if isinstance(content, list) else []
-    return any(isinstance(part, dict) and part.get("type") in THINKING_TYPES for part in parts)
+    return any(part.get("type") in THINKING_TYPES for part in mappings(content))
 
 
 def _object(body: bytes) -> Mapping[str, Any] | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.sandbox.errors import EngineUnavailable
+from m3agent.util.json_value import mapping
 
 DOCKER_SOCKET = "unix:///var/run/docker.sock"
 PODMAN_SOCKET = "/run/podman/podman.sock"  # root's socket; other users have theirs below XDG_RUNTIME_DIR
@@ -78,10 +79,9 @@ def named_engine() -> NamedEngine | None:
 def _fields(path: Path) -> dict[str, Any]:
     """Return a JSON object of Docker's command line; empty if the file is absent or has another form."""
     try:
-        found = json.loads(path.read_bytes())
+        return mapping(json.loads(path.read_bytes()))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _tls(folder: Path) -> Any:

@@ -14,6 +14,7 @@ from m3agent.serving.client.stream.accumulator import Accumulator
 from m3agent.serving.client.stream.chunk import call_pieces, content_of, first_choice, reasoning_pieces
 from m3agent.serving.errors import StreamCut
 from m3agent.serving.wire.arguments import NAMESPACE
+from m3agent.util.json_value import mapping
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,7 @@ class _Plain:
         for place, call in enumerate(call_pieces(part)):
             index = call.get("index")
             number = index if isinstance(index, int) else place
-            given = call.get("function")
-            function: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+            function = mapping(call.get("function"))
             name, arguments = self._calls.get(number, ("", ""))
             more = function.get("arguments") or ""
             more = more if isinstance(more, str) else json.dumps(more, ensure_ascii=False)

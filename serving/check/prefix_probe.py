@@ -26,6 +26,7 @@ from m3agent.serving.client.http import open_client
 from m3agent.serving.client.tokenize import count_tokens
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.plan.engines import ENGINES, remedy
+from m3agent.util.json_value import mapping
 
 if TYPE_CHECKING:
     import openai
@@ -158,11 +159,10 @@ class _Questions:
             answer = await complete(self._client, self._endpoint, self._api_key, prompt, max_tokens=1)
         except (ModelServerError, ValueError):
             return None  # the server does not have this page, or refuses
-        usage = answer.get("usage") if isinstance(answer, dict) else None
+        usage = mapping(answer).get("usage")
         if not isinstance(usage, dict):
             return None
-        details = usage.get("prompt_tokens_details")
-        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        cached = mapping(usage, "prompt_tokens_details").get("cached_tokens")
         prompt_tokens = usage.get("prompt_tokens")
         return (
             cached if isinstance(cached, int) else None,

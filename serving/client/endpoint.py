@@ -13,6 +13,7 @@ from m3agent.serving.client.models import ModelRow, known_model
 from m3agent.serving.client.prices import Prices, listed_prices
 from m3agent.serving.client.server_errors import translate
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError, WrongModel
+from m3agent.util.json_value import mapping, mappings
 
 if TYPE_CHECKING:
     import openai
@@ -229,14 +230,14 @@ def _models(text: str, base: str) -> list[Mapping[str, Any]]:
         answer = json.loads(text)
     except (ValueError, RecursionError):
         answer = None
-    entries = answer.get("data") if isinstance(answer, dict) else None
+    entries = mapping(answer).get("data")
     if not isinstance(entries, list):
         what = "a web page" if "<html" in text[:2000].lower() else "something that is not a list of models"
         advice = "this is not the address of an OpenAI-compatible API; such an address usually ends in /v1"
         raise EndpointRefused(
             200, f"{what} at {urlsplit(base).path}/models", host=host_of(base), advice=advice
         )
-    return [entry for entry in entries if isinstance(entry, dict) and entry.get("id")]
+    return [entry for entry in mappings(entries) if entry.get("id")]
 
 
 def _choose(listed: list[Mapping[str, Any]], model: str | None, base: str) -> Mapping[str, Any]:
@@ -289,9 +290,11 @@ def _takes_images(entry: Mapping[str, Any], flavour: Flavour) -> bool:
     SGLang and TensorRT-LLM say nothing. OpenRouter has `architecture.input_modalities`, others `modalities`
     or `capabilities`. Each is a list of words, or an object with words as keys and booleans as values.
     """
-    architecture = entry.get("architecture")
-    inner = architecture if isinstance(architecture, Mapping) else {}
-    places = [place.get(key) for place in (entry, inner) for key in ("input_modalities", "modalities")]
+    places = [
+        place.get(key)
+        for place in (entry, mapping(entry.get("architecture")))
+        for key in ("input_modalities", "modalities")
+    ]
     stated = [words for words in (*places, entry.get("capabilities")) if isinstance(words, list | Mapping)]
     for words in stated:
         if isinstance(words, Mapping):

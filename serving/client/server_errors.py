@@ -22,6 +22,7 @@ from m3agent.serving.errors import (
     NoAnswer,
     StreamCut,
 )
+from m3agent.util.json_value import items, mapping, mappings
 
 if TYPE_CHECKING:
     import httpx2
@@ -193,8 +194,7 @@ def _error_fields(response: "httpx2.Response") -> Mapping[str, object]:
     error = (body.get("error") or body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return {"message": error}
-    detail = error.get("detail")
-    listed = [each for each in detail if isinstance(each, dict)] if isinstance(detail, list) else []
+    listed = mappings(error.get("detail"))
     if not listed or error.get("message"):
         return error
     places = [_place(each.get("loc")) for each in listed]
@@ -205,15 +205,14 @@ def _error_fields(response: "httpx2.Response") -> Mapping[str, object]:
 
 
 def _place(loc: object) -> str:
-    parts = [str(part) for part in loc] if isinstance(loc, list) else []
+    parts = [str(part) for part in items(loc)]
     return ".".join(parts[1:] if parts[:1] == ["body"] else parts)
 
 
 def _words(fields: Mapping[str, object]) -> str:
     """Return the message of an `error` object. OpenRouter adds what the provider said."""
     words = str(fields.get("message") or fields.get("detail") or "")
-    metadata = fields.get("metadata")
-    raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
+    raw = mapping(fields.get("metadata")).get("raw")
     return f"{words}: {raw}" if words and raw else words
 
 
@@ -275,11 +274,11 @@ def hosted_error(answer: Mapping[str, Any]) -> tuple[int, str] | None:
 
     Return None if there is no error. An unknown code counts as a server fault, status 500.
     """
-    said = answer.get("base_resp")
-    code = said.get("status_code") if isinstance(said, Mapping) else None
-    if not isinstance(said, Mapping) or not isinstance(code, int) or code == 0:
+    answered = mapping(answer.get("base_resp"))
+    code = answered.get("status_code")
+    if not isinstance(code, int) or code == 0:
         return None
-    return _STATUSES.get(code, 500), f"{said.get('status_msg') or 'an error'} ({code})"
+    return _STATUSES.get(code, 500), f"{answered.get('status_msg') or 'an error'} ({code})"
 
 
 def overflow(status: int, text: str, host: str, fields: Mapping[str, object]) -> ContextTooLong | None:

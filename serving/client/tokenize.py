@@ -16,6 +16,7 @@ from m3agent.serving.client.http import certificates_for, host_of, is_local, req
 from m3agent.serving.client.retry import page_policy
 from m3agent.serving.client.server_errors import response_error, translate
 from m3agent.serving.errors import EndpointUnreachable, ModelServerError
+from m3agent.util.json_value import mapping
 
 if TYPE_CHECKING:
     import httpx2
@@ -176,7 +177,7 @@ def _read(response: httpx2.Response, host: str, api_key: str | None) -> Tokens |
         if response.status_code in (404, 405, 501) and not _names_a_fault(answer):
             return None
         raise response_error(response, host, api_key)
-    fields = answer if isinstance(answer, dict) else {}
+    fields = mapping(answer)
     ids, count = fields.get("tokens"), fields.get("count")
     if not isinstance(count, int):
         count = len(ids) if isinstance(ids, list) else None
@@ -185,9 +186,8 @@ def _read(response: httpx2.Response, host: str, api_key: str | None) -> Tokens |
 
 def _names_a_fault(answer: object) -> bool:
     """Return whether the server has the page and reports another error, usually an unknown model."""
-    return isinstance(answer, dict) and (
-        isinstance(answer.get("error"), dict) or answer.get("object") == "error"
-    )
+    fields = mapping(answer)
+    return isinstance(fields.get("error"), dict) or fields.get("object") == "error"
 
 
 def _is_id(value: object) -> bool:

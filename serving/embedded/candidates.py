@@ -54,7 +54,7 @@ def candidates(
     texts: Mapping[str, str], scores: Scores, kinds: Kinds, hints: Hints, most: int, seed: int
 ) -> list[PatchCandidate]:
     """Return at most `most` candidates for `texts` (by path), in order of trial; `seed` orders equal ranks."""
-    found: list[PatchCandidate] = []
+    every: list[PatchCandidate] = []
     python = (text for path, text in texts.items() if path.endswith(".py"))
     hints = replace(hints, signatures=frozenset().union(*map(signatures, python)))
     position = {path: number for number, path in enumerate(texts)}
@@ -62,20 +62,20 @@ def candidates(
         own = {where: names for where, names in kinds.items() if where.rsplit(":", 1)[0] == path}
         known = json.dumps([sorted(lines.items()), own], sort_keys=True)
         proposals = _proposed(path, texts[path], known, hints, most)
-        found += [PatchCandidate(path, mutation, suspicion) for suspicion, mutation in proposals]
+        every += [PatchCandidate(path, mutation, suspicion) for suspicion, mutation in proposals]
 
     def key(candidate: PatchCandidate) -> tuple[float, int, int, tuple[object, ...]]:
         edits, number = candidate.mutation.edits, position[candidate.path]
         tie = zlib.crc32(f"{seed} {number} {edits}".encode())
         return round(candidate.order, 6), tie, number, edits
 
-    return sorted(found, key=key)[:most]
+    return sorted(every, key=key)[:most]
 
 
 def _shared(old: list[str], new: list[str]) -> int:
     """Return the number of lines with which both texts begin."""
     return next(
-        (at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other),
+        (at for at, (mine, other) in enumerate(zip(old, new, strict=False)) if mine != other),
         min(len(old), len(new)),
     )
 

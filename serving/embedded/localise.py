@@ -72,35 +72,45 @@ def localise_plain(
     """
     scores = _measured(spectrum, sources)
     words = issue_words(issue)
-    deepest = {(path, line) for *_, frames in spectrum["failed"] for path, line, _ in frames[-1:]}
     for path, source in sources.items():
-        lines = scores[path]
-        _quoted(source.text, lines, issue)
-        try:
-            functions = SyntaxTree(path, source.text).functions()
-        except SyntaxError:
-            continue
-        for name, spans in functions.items():
-            for first, last in spans:
-                raised = any(own == path and first <= line <= last for own, line in deepest)
-                for line in range(first, last + 1):
-                    if raised:
-                        lines[line] = lines.get(line, 0.0) + RAISED_HERE
-                    if line in lines and name in words:
-                        lines[line] += NAMED_IN_ISSUE
+        deepest = {line for *_, frames in spectrum["failed"] for own, line, _ in frames[-1:] if own == path}
+        _quoted(source.text, scores[path], issue)
+        _plain_functions(path, source.text, scores[path], words, deepest)
+    _plain_definitions({path: source.text.split("\n") for path, source in sources.items()}, scores)
+    return _normalised(scores)
+
+
+def _plain_functions(
+    path: str, text: str, lines: dict[int, float], words: set[str], deepest: set[int]
+) -> None:
+    """Raise the scores of the functions in which a test failed, and of those that the issue names."""
+    try:
+        functions = SyntaxTree(path, text).functions()
+    except SyntaxError:
+        return
+    for name, (first, last) in [(name, span) for name, spans in functions.items() for span in spans]:
+        span = range(first, last + 1)
+        if deepest.intersection(span):
+            for line in span:
+                lines[line] = lines.get(line, 0.0) + RAISED_HERE
+        if name in words:
+            for line in lines.keys() & set(span):
+                lines[line] += NAMED_IN_ISSUE
+
+
+def _plain_definitions(rows: Mapping[str, list[str]], scores: Scores) -> None:
+    """Score the lines that define what the scored lines name."""
     used: dict[str, float] = {}
-    texts = {path: source.text.split("\n") for path, source in sources.items()}
     for path, lines in scores.items():
         for line, score in lines.items():
-            for name in re.findall(r"\w+", texts[path][line - 1]) if line <= len(texts[path]) else ():
+            for name in re.findall(r"\w+", "".join(rows[path][line - 1 : line])):
                 used[name] = max(used.get(name, 0.0), score)
-    for path, rows in texts.items():
-        for number, row in enumerate(rows, start=1):
-            defined = re.match(r"(?:export )?(?:const|var|let)\s+(\w+)\b.*=|\t(\w+)\b[^:({]*(?:=|:\s)", row)
+    for path, texts in rows.items():
+        for number, text in enumerate(texts, start=1):
+            defined = re.match(r"(?:export )?(?:const|var|let)\s+(\w+)\b.*=|\t(\w+)\b[^:({]*(?:=|:\s)", text)
             value = DEFINITION * used.get((defined[1] or defined[2]) if defined else "", 0.0)
-            if value and number not in scores[path]:
-                scores[path][number] = value
-    return _normalised(scores)
+            if value:
+                scores[path].setdefault(number, value)
 
 
 def _measured(spectrum: Mapping[str, Any], paths: Iterable[str]) -> Scores:
@@ -181,7 +191,7 @@ def _normalised(scores: Scores) -> Scores:
     if not highest:
         return {}
     every = ((score, path, line) for path, lines in scores.items() for line, score in lines.items())
-    found: Scores = {}
+    kept: Scores = {}
     for score, path, line in sorted(every, key=lambda item: (-item[0] / highest, item[1:]))[:LINES]:
-        found.setdefault(path, {})[line] = score / highest
-    return found
+        kept.setdefault(path, {})[line] = score / highest
+    return kept

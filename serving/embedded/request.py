@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from m3agent.util.json_value import mapping, mappings
+
 ISSUE_TAIL = 8000
 """Number of characters, at the end of the first messages, that count as the issue if it is not marked."""
 
@@ -71,14 +73,12 @@ def _suites(text: str) -> tuple[NamedSuite, ...]:
 
 
 def _tools(tools: object) -> dict[str, frozenset[str]]:
-    found: dict[str, frozenset[str]] = {}
-    for tool in tools if isinstance(tools, list) else ():
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-            parameters = function.get("parameters")
-            properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-            found[function["name"]] = frozenset(properties or ())
-    return found
+    functions = (mapping(tool, "function") for tool in mappings(tools))
+    return {
+        function["name"]: frozenset(mapping(function, "parameters", "properties"))
+        for function in functions
+        if isinstance(function.get("name"), str)
+    }
 
 
 def read(body: Mapping[str, Any]) -> Conversation:
@@ -97,7 +97,6 @@ def read(body: Mapping[str, Any]) -> Conversation:
                 arguments = json.loads(function.get("arguments") or "{}")
             except ValueError:
                 arguments = {}
-            given = arguments if isinstance(arguments, dict) else {}
-            exchanges.append(Exchange(function.get("name"), given, results.get(call.get("id"))))
+            exchanges.append(Exchange(function.get("name"), mapping(arguments), results.get(call.get("id"))))
     task = _task(messages)
     return Conversation(_issue(task), _tools(body.get("tools")), tuple(exchanges), _suites(task))

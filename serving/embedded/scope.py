@@ -1,6 +1,7 @@
 """Find what a statement can refer to: variables, attributes, functions, and the types of their values."""
 
 import ast
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
@@ -43,27 +44,34 @@ class Module:
         self.variables: list[str] = []
         self.imports: list[str] = []
         for node in tree.body:
-            if isinstance(node, FUNCTIONS):
-                self.functions[node.name] = node
-            elif isinstance(node, ast.ClassDef):
-                self.classes.append(node.name)
-            elif isinstance(node, ast.Assign | ast.AnnAssign):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                self.variables += [target.id for target in targets if isinstance(target, ast.Name)]
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                self.imports += [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-        self.attributes: dict[str, list[str]] = {}
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self.functions[node.name] = node
+                case ast.ClassDef():
+                    self.classes.append(node.name)
+                case ast.Assign(targets=targets):
+                    self.variables += [target.id for target in targets if isinstance(target, ast.Name)]
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    self.variables.append(name)
+                case ast.Import() | ast.ImportFrom():
+                    self.imports += [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+                case _:
+                    pass
+        attributes = defaultdict[str, dict[str, None]](dict)
         self.methods: set[str] = set()
         self.keywords: dict[str, None] = {}
         for inner in ast.walk(tree):
-            if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
-                seen = self.attributes.setdefault(inner.value.id, [])
-                if inner.attr not in seen:
-                    seen.append(inner.attr)
-            if isinstance(inner, ast.keyword) and inner.arg:
-                self.keywords[inner.arg] = None
-            if isinstance(inner, ast.ClassDef):
-                self.methods |= {item.name for item in inner.body if isinstance(item, FUNCTIONS)}
+            match inner:
+                case ast.Attribute(value=ast.Name(id=name)):
+                    attributes[name][inner.attr] = None
+                case ast.keyword(arg=str() as name):
+                    self.keywords[name] = None
+                case ast.ClassDef():
+                    self.methods |= {item.name for item in inner.body if isinstance(item, FUNCTIONS)}
+                case _:
+                    pass
+        self.attributes = {name: list(seen) for name, seen in attributes.items()}
+        """The attributes that are taken of each variable, in order of appearance."""
 
     @cached_property
     def constants(self) -> dict[type, list[object]]:
@@ -109,10 +117,11 @@ class Scope:
         for name, seen in kinds.get(place, {}).items():
             self._kinds.setdefault(name, set()).update(seen)
         for statement in own_nodes(scope):
-            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-                kind = literal_kind(statement.value)
-                if kind:
-                    self._kinds.setdefault(statement.targets[0].id, set()).add(kind)
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name), *_], value=value) if kind := literal_kind(value):
+                    self._kinds.setdefault(name, set()).add(kind)
+                case _:
+                    pass
 
     def _binder(self, node: ast.AST) -> ast.AST | None:
         for above in self.module.source.ancestors(node):
@@ -124,9 +133,9 @@ class Scope:
         """Return the type names that `name` is known to have had, without None."""
         return self._kinds.get(name, set()) - {"NoneType"}
 
-    def alike(self, one: str, other: str) -> bool | None:
+    def alike(self, name: str, other: str) -> bool | None:
         """Tell whether two variables had values of the same types; None if unknown."""
-        first, second = self.kinds(one), self.kinds(other)
+        first, second = self.kinds(name), self.kinds(other)
         return bool(first & second) if first and second else None
 
     def before(self, line: int) -> list[str]:
@@ -148,20 +157,22 @@ class Scope:
         if self.function is None:
             return set()
         region = self.owner if self.is_method and self.owner is not None else self.function
-        started: dict[str, int] = {}
+        started = Counter[str]()
         changed: set[str] = set()
         for node in ast.walk(region):
-            if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                name = ast.unparse(node.targets[0])
-                started[name] = started.get(name, 0) + 1
-                if not is_start(node.value) or isinstance(node.targets[0], ast.Subscript | ast.Tuple):
-                    changed.add(name)
-            if isinstance(node, ast.AugAssign):
-                changed.add(ast.unparse(node.target))
-            if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-                changed.add(ast.unparse(node.value))
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                changed.add(ast.unparse(node.func.value))
+            match node:
+                case ast.Assign(targets=[target], value=value):
+                    started[ast.unparse(target)] += 1
+                    if not is_start(value) or isinstance(target, ast.Subscript | ast.Tuple):
+                        changed.add(ast.unparse(target))
+                case ast.AugAssign(target=target):
+                    changed.add(ast.unparse(target))
+                case ast.Subscript(value=value, ctx=ast.Store() | ast.Del()):
+                    changed.add(ast.unparse(value))
+                case ast.Call(func=ast.Attribute(value=value)):
+                    changed.add(ast.unparse(value))
+                case _:
+                    pass
         return {name for name, times in started.items() if times == 1 and name not in changed}
 
     @cached_property
@@ -171,14 +182,14 @@ class Scope:
             return []
         methods = (item for item in self.owner.body if isinstance(item, FUNCTIONS))
         plain = {item.name for item in methods if not item.decorator_list}
-        found: dict[str, None] = {}
+        used: dict[str, None] = {}
         for node in ast.walk(self.owner):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
-                found[node.attr] = None
+                used[node.attr] = None
         for item in self.owner.body:
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                found[item.target.id] = None
-        return [name for name in found if name not in plain]
+                used[item.target.id] = None
+        return [name for name in used if name not in plain]
 
     @property
     def own_attributes(self) -> list[str]:
@@ -192,42 +203,48 @@ class Scope:
 
     def comprehension_names(self, node: ast.AST) -> list[str]:
         """Return the loop names of the comprehensions and lambdas around `node`."""
-        found: list[str] = []
+        bound: list[str] = []
         for above in self.module.source.ancestors(node):
             if isinstance(above, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
                 for generator in above.generators:
-                    found += sorted(names_in(generator.target))
+                    bound += sorted(names_in(generator.target))
             elif isinstance(above, ast.Lambda):
-                found += [argument.arg for argument in above.args.args]
+                bound += [argument.arg for argument in above.args.args]
             elif isinstance(above, ast.stmt):
                 break
-        return found
+        return bound
 
 
 def constants_of(nodes: Iterable[ast.AST]) -> dict[type, list[object]]:
     """Return the distinct constants among `nodes`, by type, in order of appearance."""
-    found: dict[type, list[object]] = {}
+    by_type: dict[type, list[object]] = {}
     for node in nodes:
         if isinstance(node, ast.Constant):
-            seen = found.setdefault(type(node.value), [])
+            seen = by_type.setdefault(type(node.value), [])
             if node.value not in seen:
                 seen.append(node.value)
-    return found
+    return by_type
 
 
 def literal_kind(value: ast.expr) -> str | None:
     """Return the type name of `value` if it is obvious."""
-    if isinstance(value, ast.Constant):
-        return type(value.value).__name__
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-        name = value.func.id
-        return name if name in CONSTRUCTORS else "int" if name == "len" else None
-    return LITERAL_KINDS.get(type(value))
+    match value:
+        case ast.Constant():
+            return type(value.value).__name__
+        case ast.Call(func=ast.Name(id="len")):
+            return "int"
+        case ast.Call(func=ast.Name(id=name)) if name in CONSTRUCTORS:
+            return name
+        case _:
+            return LITERAL_KINDS.get(type(value))
 
 
 def is_start(value: ast.expr) -> bool:
     """Tell whether `value` is a usual start of a counter or a collection."""
-    if isinstance(value, ast.Constant):
-        return type(value.value) in (int, float)
-    empty = isinstance(value, ast.Call) and not value.args and isinstance(value.func, ast.Name)
-    return empty or (isinstance(value, ast.List | ast.Dict) and not ast.unparse(value).strip("[]{}"))
+    match value:
+        case ast.Constant(value=start):
+            return type(start) in (int, float)
+        case ast.Call(func=ast.Name(), args=[]) | ast.List(elts=[]) | ast.Dict(keys=[]):
+            return True
+        case _:
+            return False

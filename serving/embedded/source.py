@@ -179,8 +179,8 @@ class SourceFile:
 
     def statements(self) -> Iterator[ast.stmt]:
         """Yield every statement, in the order of the text."""
-        found = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
-        yield from sorted(found, key=lambda node: (node.lineno, node.col_offset))
+        unordered = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
+        yield from sorted(unordered, key=lambda node: (node.lineno, node.col_offset))
 
     def position(self, statement: ast.stmt) -> tuple[list[ast.stmt], int]:
         """Return the block that contains `statement`, and its index in that."""
@@ -270,23 +270,23 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 def parameters(function: Function) -> list[str]:
     """Return the names of a function's parameters, in order."""
     given = function.args
-    found = (*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg)
-    return [argument.arg for argument in found if argument is not None]
+    every = (*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg)
+    return [argument.arg for argument in every if argument is not None]
 
 
 @lru_cache(maxsize=256)
 def signatures(text: str) -> frozenset[tuple[str, ...]]:
     """Return the name of each function and class of a source, and the parameters of its call in order."""
-    found: set[tuple[str, ...]] = set()
+    calls: set[tuple[str, ...]] = set()
     for node in ast.walk(parse(text)):
         if isinstance(node, FUNCTIONS):
-            found.add((node.name, *_given(node)))
+            calls.add((node.name, *_given(node)))
         elif isinstance(node, ast.ClassDef):
-            fields = (one.target for one in node.body if isinstance(one, ast.AnnAssign))
-            found.add((node.name, *(target.id for target in fields if isinstance(target, ast.Name))))
-            starts = (one for one in node.body if isinstance(one, FUNCTIONS) and one.name == "__init__")
-            found.update((node.name, *_given(one)) for one in starts)
-    return frozenset(found)
+            fields = (part.target for part in node.body if isinstance(part, ast.AnnAssign))
+            calls.add((node.name, *(target.id for target in fields if isinstance(target, ast.Name))))
+            starts = (part for part in node.body if isinstance(part, FUNCTIONS) and part.name == "__init__")
+            calls.update((node.name, *_given(part)) for part in starts)
+    return frozenset(calls)
 
 
 def _given(function: Function) -> list[str]:

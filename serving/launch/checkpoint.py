@@ -28,6 +28,7 @@ from m3agent.serving.plan.memory_model import (
     weight_bytes,
 )
 from m3agent.util.errors import UsageError
+from m3agent.util.json_value import mapping
 
 _WIDTHS = {
     "hidden_size": HIDDEN,
@@ -282,8 +283,7 @@ def _missing_weights(folder: Path) -> str | None:
     """Return what is missing from a folder's weights, in one sentence; None if nothing is."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        files = _json(index).get("weight_map")
-        named = sorted(set(map(str, files.values()))) if isinstance(files, dict) else []
+        named = sorted(set(map(str, mapping(_json(index), "weight_map").values())))
         gone = [name for name in named if not (folder / name).exists()]
         if gone:
             some = ", ".join(gone[:2]) + (", …" if len(gone) > 2 else "")

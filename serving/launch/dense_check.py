@@ -31,6 +31,7 @@ from m3agent.serving.plan.memory_model import (
     kv_bytes_per_token,
     possible_tp,
 )
+from m3agent.util.json_value import items, mapping
 
 NAME = "sparse attention"
 _MOST_LOG = 8 << 20  # bytes of a log to read; the engine reports its memory while it starts
@@ -101,9 +102,8 @@ def _text_config(folder: Path | None) -> dict[str, Any] | None:
 
 def _sparse_layers(text: Mapping[str, Any]) -> int:
     """Return how many layers the config lists as sparse."""
-    config = text.get("sparse_attention_config")
-    listed = config.get("sparse_attention_freq") if isinstance(config, dict) else None
-    return sum(map(bool, listed)) if isinstance(listed, list) else 0
+    config = mapping(text.get("sparse_attention_config"))
+    return sum(map(bool, items(config.get("sparse_attention_freq"))))
 
 
 def _has_m3_heads(text: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from m3agent.serving.plan.known_issues import Rope, Setup, Severity, met
 from m3agent.serving.plan.listing import OptionListing, listing, versions
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
 from m3agent.serving.plan.recipe import CHECKPOINTS, MSA_FILE, Recipe
+from m3agent.util.json_value import mapping
 
 
 def setup_of(argv: Sequence[str], env: Mapping[str, str], planned: Setup) -> Setup:
@@ -150,8 +151,7 @@ def _index_cache(overrides: Mapping[str, Any]) -> bool:
 
 
 def _rope(overrides: Mapping[str, Any]) -> Rope:
-    inner = overrides.get("text_config")
-    text = inner if isinstance(inner, dict) else {}
+    text = mapping(overrides.get("text_config"))
     if "rope_scaling" in overrides:
         return Rope.YARN_TOP_LEVEL
     if "rope_scaling" in text:

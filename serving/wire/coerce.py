@@ -6,7 +6,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 Schema = Mapping[str, Any]
@@ -29,6 +29,13 @@ _TYPE_ALIASES = {
     "list": "array",
     "dict": "object",
 }
+_KEYWORDS = {
+    "items": "array",
+    "prefixItems": "array",
+    "properties": "object",
+    "additionalProperties": "object",
+}
+"""The types that a schema without a type means, by its keywords."""
 # Order in which the types of a union are tried. If none fits, the value is the text itself.
 _ORDER = ("null", "boolean", "integer", "number", "array", "object")
 _NO_MATCH = object()
@@ -69,20 +76,10 @@ class Coercer:
         for key in ("anyOf", "oneOf", "allOf"):
             if isinstance(choices := schema.get(key), Sequence) and choices:
                 common = {name: value for name, value in schema.items() if name != key}
-                if key == "allOf":
-                    return self.alternatives(self._merge(common, *choices), depth + 1)
-                branches = [self._merge(common, choice) for choice in choices]
-                return [found for branch in branches for found in self.alternatives(branch, depth + 1)]
-        declared = schema.get("type")
-        if isinstance(declared, str):
-            return [(_TYPE_ALIASES.get(declared, declared), schema)]
-        if isinstance(declared, Sequence):
-            return [(_TYPE_ALIASES.get(kind, kind), schema) for kind in declared if isinstance(kind, str)]
-        if "items" in schema or "prefixItems" in schema:
-            return [("array", schema)]
-        if "properties" in schema or "additionalProperties" in schema:
-            return [("object", schema)]
-        return [(None, schema)]
+                together = [choices] if key == "allOf" else [[choice] for choice in choices]
+                branches = (self._merge(common, *parts) for parts in together)
+                return [simple for branch in branches for simple in self.alternatives(branch, depth + 1)]
+        return [(kind, schema) for kind in _types_of(schema)]
 
     def is_text(self, schema: object) -> bool:
         """Return whether a value is a string or another scalar, and can therefore contain no elements."""
@@ -91,21 +88,21 @@ class Coercer:
 
     def container(self, schema: object, first_child: str) -> tuple[str, Schema]:
         """Return how to read the elements inside an element: `array` or `object`, and the schema for that."""
-        found = self.alternatives(schema)
+        simple_schemas = self.alternatives(schema)
         preferred = ("array", "object") if first_child == "item" else ("object", "array")
         for kind in preferred:
-            if matching := [simple for name, simple in found if name == kind]:
+            if matching := [simple for name, simple in simple_schemas if name == kind]:
                 return kind, _union(matching)
         return ("array" if first_child == "item" else "object"), {}
 
     def takes(self, schema: object, name: str) -> bool:
         """Return whether a value of this schema may contain an element with that name."""
-        found = self.alternatives(schema)
-        if objects := [simple for kind, simple in found if kind == "object"]:
+        simple_schemas = self.alternatives(schema)
+        if objects := [simple for kind, simple in simple_schemas if kind == "object"]:
             union = _union(objects)
             declared = properties(union)
             return not declared or name in declared or bool(union.get("additionalProperties"))
-        return name == "item" and any(kind == "array" for kind, _ in found)
+        return name == "item" and any(kind == "array" for kind, _ in simple_schemas)
 
     def text(self, text: str, schema: object) -> Any:
         """Return the value that `text` stands for under `schema`; `text` itself if no other type fits.
@@ -147,10 +144,21 @@ class Coercer:
         return node
 
 
+def _types_of(schema: Schema) -> list[str | None]:
+    """Return the types that a schema names, or that its keywords mean; None stands for any type."""
+    match schema.get("type"):
+        case str() as kind:
+            return [_TYPE_ALIASES.get(kind, kind)]
+        case [*kinds]:
+            return [_TYPE_ALIASES.get(kind, kind) for kind in kinds if isinstance(kind, str)]
+        case _:
+            return [next((kind for keyword, kind in _KEYWORDS.items() if keyword in schema), None)]
+
+
 def properties(schema: Schema) -> Mapping[str, Any]:
     """Return the members that the schema of an object declares."""
-    found = schema.get("properties")
-    return found if isinstance(found, Mapping) else {}
+    members = schema.get("properties")
+    return members if isinstance(members, Mapping) else {}
 
 
 def member(schema: Schema, name: str) -> object:
@@ -189,20 +197,19 @@ def _union(schemas: Sequence[Schema]) -> Schema:
 
 def _fit(text: str, simple: Sequence[tuple[str | None, Schema]]) -> Any:
     """Return the value that `text` stands for under one of the schemas, or _NO_MATCH."""
-    for _, alternative in simple:
-        listed = _listed_values(alternative)
-        for spelling in (text, text.strip()):
-            if spelling in listed:
-                return spelling
-    may_be_string = not simple or any(kind in ("string", None) for kind, _ in simple)
+    listed = [value for _, schema in simple for value in _listed_values(schema)]
+    for spelling in (text, text.strip()):
+        if spelling in listed:
+            return spelling
+    texts = [schema for kind, schema in simple if kind in ("string", None)]
+    may_be_string = bool(texts) or not simple
     for wanted in _ORDER:
-        for kind, alternative in simple:
-            if kind == wanted or (kind is None and _listed_values(alternative)):
+        for kind, schema in simple:
+            if kind == wanted or (kind is None and _listed_values(schema)):
                 value = _read(text, wanted, may_be_string)
-                if value is not _NO_MATCH and _allowed(value, alternative):
+                if value is not _NO_MATCH and _allowed(value, schema):
                     return value
-    free = any(kind in ("string", None) and not _listed_values(found) for kind, found in simple)
-    return text if free or not simple else _NO_MATCH
+    return text if not simple or not all(map(_listed_values, texts)) else _NO_MATCH
 
 
 def _listed_values(schema: Schema) -> list[Any]:
@@ -223,22 +230,10 @@ def _allowed(value: Any, schema: Schema) -> bool:
 
 def _read(text: str, kind: str, may_be_string: bool) -> Any:
     """Read `text` as one JSON type; return the value or _NO_MATCH."""
-    stripped = text.strip()
-    if kind == "null":
-        if stripped == "null" or (not may_be_string and stripped.lower() in ("", "null", "none")):
-            return None
-    elif kind == "boolean":
-        if stripped.lower() in ("true", "false"):
-            return stripped.lower() == "true"
-    elif kind == "integer":
-        return _integer(stripped)
-    elif kind == "number":
-        return _number(stripped)
-    elif kind == "array":
-        return _json(stripped, list) if stripped or may_be_string else []
-    elif kind == "object":
-        return _json(stripped, dict) if stripped or may_be_string else {}
-    return _NO_MATCH
+    text = text.strip()
+    if not may_be_string and (kind, text.lower()) in _BLANKS:
+        return _BLANKS[kind, text.lower()]()
+    return _READERS[kind](text)
 
 
 def _integer(text: str) -> Any:
@@ -262,6 +257,23 @@ def _json(text: str, kind: type) -> Any:
     except (ValueError, RecursionError):
         return _NO_MATCH
     return value if isinstance(value, kind) else _NO_MATCH
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "null": lambda text: None if text == "null" else _NO_MATCH,
+    "boolean": lambda text: {"true": True, "false": False}.get(text.lower(), _NO_MATCH),
+    "integer": _integer,
+    "number": _number,
+    "array": lambda text: _json(text, list),
+    "object": lambda text: _json(text, dict),
+}
+"""How each type is read."""
+_BLANKS: Mapping[tuple[str, str], Callable[[], Any]] = {
+    **dict.fromkeys((("null", ""), ("null", "null"), ("null", "none")), lambda: None),
+    ("array", ""): list,
+    ("object", ""): dict,
+}
+"""What blank texts and words for nothing mean where no text is allowed."""
 
 
 def json_object(text: str) -> dict[str, Any] | None:

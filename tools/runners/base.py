@@ -25,6 +25,7 @@ from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.sandbox.declared.preparation import Preparation as Preparation  # noqa: PLC0414 - runners import it from here
 from m3agent.sandbox.declared.toml_text import parse_toml
 from m3agent.tools.runners.path_rules import RULES
+from m3agent.util.json_value import mapping
 
 MOST_TEXT = 4 << 20
 """Most bytes of a file that detection reads."""
@@ -81,10 +82,9 @@ class Tree:
     def json(self, path: str) -> dict[str, Any]:
         """Return the object in a JSON file; empty if it is missing or invalid."""
         try:
-            value = json.loads(self.text(path) or "{}")
+            return mapping(json.loads(self.text(path) or "{}"))
         except (ValueError, RecursionError):
             return {}
-        return value if isinstance(value, dict) else {}
 
     def toml(self, path: str) -> dict[str, Any]:
         """Return the tables of a TOML file; empty if it is missing or invalid."""

@@ -27,6 +27,7 @@ from m3agent.tools.runners.base import Command, Job, Reading, Suite, Tree, Unit
 from m3agent.tools.runners.programs import StepRunner, steps_command, text_of
 from m3agent.tools.runners.report_formats import read_junit, read_tap
 from m3agent.tools.runners.variables import fault_of
+from m3agent.util.json_value import items, mapping
 
 OWN_FILE = ".m3agent.toml"
 REPORTS = ("junit", "tap")
@@ -74,15 +75,13 @@ class CommandRunner(StepRunner):
 
 def left_out_of(tree: Tree) -> frozenset[str]:
     """Return the names of runners and suites that the repository's configuration leaves out."""
-    lists = [_table(table, "leave_out") for _, table in _tables(tree)]
-    return frozenset(
-        name for names in lists if isinstance(names, list) for name in names if isinstance(name, str)
-    )
+    lists = [items(mapping(table).get("leave_out")) for _, table in _tables(tree)]
+    return frozenset(name for names in lists for name in names if isinstance(name, str))
 
 
 def variables_of(tree: Tree) -> dict[str, str]:
     """Return the variables that the repository's configuration declares for its tests; none if the table is wrong."""
-    tables = (_table(table, "env") for _, table in _tables(tree))
+    tables = (mapping(table).get("env") for _, table in _tables(tree))
     table: Any = next((table for table in tables if table is not None), {})
     return {} if fault_of(table) else dict(table)
 
@@ -92,12 +91,8 @@ def _tables(tree: Tree) -> list[tuple[str, Any]]:
     project = tree.toml("pyproject.toml")
     return [
         (OWN_FILE, tree.toml(OWN_FILE).get("tests")),
-        ("pyproject.toml", _table(_table(_table(project, "tool"), "m3agent"), "tests")),
+        ("pyproject.toml", mapping(project, "tool", "m3agent").get("tests")),
     ]
-
-
-def _table(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else None
 
 
 def _options(table: Any) -> dict[str, str]:

@@ -35,6 +35,7 @@ from m3agent.tools.runners.programs import (
     seconds_of,
     text_of,
 )
+from m3agent.util.json_value import items
 
 _OPTION = re.compile(
     r"^[ \t]*option\s*\(\s*(\w{1,80})[^)]{0,500}?\b(\w{1,80})\s*\)", re.IGNORECASE | re.MULTILINE
@@ -293,7 +294,7 @@ def _not_built(targets: Mapping[str, Mapping[str, Any]], title: str) -> Mapping[
 
 
 def _variables(values: Any) -> dict[str, str]:
-    pairs = [str(value).partition("=") for value in values] if isinstance(values, list) else []
+    pairs = [str(value).partition("=") for value in items(values)]
     return {name: value for name, sign, value in pairs if sign and name}
 
 

@@ -45,6 +45,7 @@ from m3agent.tools.runners.file_runner import sandbox_file
 from m3agent.tools.runners.path_rules import C
 from m3agent.tools.runners.records import valid_records
 from m3agent.tools.runners.report_formats import parse_xml, read_junit, read_tap
+from m3agent.util.json_value import mapping
 
 PATIENCE = 6
 """Time limits of a test that a program may take, because a program contains many tests."""
@@ -181,8 +182,8 @@ def text_of(done: Mapping[str, Any], name: str = "output") -> str:
 
 def files_in(done: Mapping[str, Mapping[str, Any]], step: str) -> dict[str, str]:
     """Return the files that a step collected, by their absolute paths."""
-    files = done.get(step, {}).get("files")
-    return {str(path): str(text) for path, text in files.items()} if isinstance(files, dict) else {}
+    files = mapping(done.get(step), "files")
+    return {str(path): str(text) for path, text in files.items()}
 
 
 def seconds_of(value: object) -> float:

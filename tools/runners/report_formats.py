@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from xml.parsers import expat
 
 from m3agent.tools.runners.base import Outcome, Result, ident_of
+from m3agent.util.tap import tap_result
 
 MOST_EVENTS = 200_000
 MOST_DEPTH = 100
@@ -159,8 +160,6 @@ def _outcome(element: Element) -> tuple[Outcome, str]:
 MOST_TESTS = 100_000
 MOST_TEXT_OF_TEST = 4000
 _PLAN = re.compile(r"^1\.\.(\d{1,7})(?:\s*#\s*(.*))?$")
-_TEST = re.compile(r"^(not )?ok\b(?:\s+(\d{1,7})(?=\s|$))?\s*(?:-\s+)?(.*)$")
-_DIRECTIVE = re.compile(r"(?<!\\)#\s*(skip|todo)\S*\s*(.*)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -217,35 +216,27 @@ def read_tap(text: str) -> Tap:
     printed: list[list[str]] = []
     seen: set[int] = set()
     for line in text.splitlines():
-        plan, test = _PLAN.match(line), _TEST.match(line)
+        plan, test = _PLAN.match(line), tap_result(line)
         if plan:
             if tap.planned is not None:
                 tap.disorder.append("it has two plans")
             tap.planned, tap.reason = int(plan[1]), plan[2] or ""
         elif test and len(tap.points) < MOST_TESTS:
-            number = int(test[2]) if test[2] else len(tap.points) + 1
+            number, name, outcome, reason = test
+            number = len(tap.points) + 1 if number is None else number
             if number in seen:
                 tap.disorder.append(f"test {number} has two results")
             elif seen and number < max(seen):
                 tap.disorder.append(f"test {number} is out of order")
             seen.add(number)
-            tap.points.append(_point(number, test[1] is None, test[3]))
+            tap.points.append(Point(number, name, outcome, reason))
             printed.append([])
         elif line.startswith("Bail out!"):
             tap.bail_out = line.removeprefix("Bail out!").strip() or "without a reason"
         elif printed and sum(map(len, printed[-1])) < MOST_TEXT_OF_TEST:
             printed[-1].append(line.removeprefix("# "))
     tap.points = [
-        Point(p.number, p.name, p.outcome, p.text or "\n".join(lines).strip()[:MOST_TEXT_OF_TEST])
-        for p, lines in zip(tap.points, printed, strict=True)
+        replace(point, text=point.text or "\n".join(lines).strip()[:MOST_TEXT_OF_TEST])
+        for point, lines in zip(tap.points, printed, strict=True)
     ]
     return tap
-
-
-def _point(number: int, passed: bool, description: str) -> Point:
-    directive = _DIRECTIVE.search(description)
-    name = (description[: directive.start()] if directive else description).strip()
-    name = name.replace("\\#", "#")
-    if directive:
-        return Point(number, name, "skipped", directive[2] or directive[1].lower())
-    return Point(number, name, "passed" if passed else "failed")

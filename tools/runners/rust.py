@@ -10,6 +10,7 @@ from typing import Any
 from m3agent.tools.runners.base import Job, Preparation, Suite, Tree, is_within
 from m3agent.tools.runners.file_runner import DrivenRunner
 from m3agent.tools.runners.rust_source import with_tests_of
+from m3agent.util.json_value import items
 
 HOME = "/opt/m3agent-cargo"
 """Folder of the downloaded crates in an environment."""
@@ -131,11 +132,8 @@ def _is_member(tree: Tree, root: str, folder: str) -> bool:
     if not isinstance(workspace, dict) or "workspace" in own:
         return False
     inner = folder.removeprefix(f"{root}/") if root else folder
-    excluded = workspace.get("exclude")
-    return not any(
-        f"{inner}/".startswith(f"{str(path).rstrip('/')}/")
-        for path in (excluded if isinstance(excluded, list) else [])
-    )
+    excluded = (str(path).rstrip("/") for path in items(workspace.get("exclude")))
+    return not any(is_within(inner, path) for path in excluded)
 
 
 def _sources(manifest: dict[str, Any]) -> Iterator[str]:

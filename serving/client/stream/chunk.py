@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from m3agent.serving.client.messages import ReasoningField, TurnTokens, Usage
+from m3agent.util.json_value import items, mapping, mappings
 
 _DETAILS: ReasoningField = "reasoning_details"
 _TEXT_FIELDS: tuple[ReasoningField, ...] = tuple(
@@ -38,17 +39,12 @@ def content_of(part: Mapping[str, Any]) -> str:
     content = part.get("content") or part.get("refusal")
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
-        return ""
-    return "".join(str(inner.get("text") or "") for inner in content if isinstance(inner, dict))
+    return "".join(str(inner.get("text") or "") for inner in mappings(content))
 
 
 def first_choice(choices: object) -> Mapping[str, Any] | None:
     """Return the choice numbered 0, or the first one without a number; requests ask for only one."""
-    for choice in choices if isinstance(choices, list) else []:
-        if isinstance(choice, dict) and choice.get("index") in (0, None):
-            return choice
-    return None
+    return next((choice for choice in mappings(choices) if choice.get("index") in (0, None)), None)
 
 
 def reasoning_pieces(part: Mapping[str, Any]) -> Iterator[tuple[ReasoningField, object, str]]:
@@ -56,8 +52,7 @@ def reasoning_pieces(part: Mapping[str, Any]) -> Iterator[tuple[ReasoningField, 
     for name in _TEXT_FIELDS:
         if isinstance(text := part.get(name), str) and text:
             yield name, None, text
-    details = part.get(_DETAILS)
-    for place, detail in enumerate(details if isinstance(details, list) else []):
+    for place, detail in enumerate(items(part.get(_DETAILS))):
         if isinstance(detail, dict):
             entry = detail.get("index")
             text = detail.get("text") or detail.get("summary")
@@ -67,12 +62,9 @@ def reasoning_pieces(part: Mapping[str, Any]) -> Iterator[tuple[ReasoningField, 
 
 def call_pieces(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the pieces of calls as the server parsed them."""
-    pieces = part.get("tool_calls")
-    for piece in pieces if isinstance(pieces, list) else []:
-        if isinstance(piece, dict):
-            yield piece
+    yield from mappings(part.get("tool_calls"))
     # OpenAI's older format has one call at most.
-    if not pieces and isinstance(only := part.get("function_call"), dict):
+    if not part.get("tool_calls") and isinstance(only := part.get("function_call"), dict):
         yield {"index": 0, "function": only}
 
 
@@ -86,10 +78,8 @@ def read_usage(reported: Mapping[str, Any], before: Usage = Usage()) -> Usage:  
 
 
 def _counts(reported: Mapping[str, Any], name: str) -> Iterator[int]:
-    for path in _PLACES[name]:
-        value: object = reported
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
+    for *path, last in _PLACES[name]:
+        value = mapping(reported, *path).get(last)
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST:
             yield value
 
@@ -108,10 +98,8 @@ class TokenCollector:
         if choice is None:
             return
         self._completion += _ids(choice.get("token_ids"))
-        logprobs = choice.get("logprobs")
-        entries = logprobs.get("content") if isinstance(logprobs, Mapping) else None
-        for entry in entries if isinstance(entries, list) else []:
-            value = entry.get("logprob") if isinstance(entry, Mapping) else None
+        for entry in mappings(mapping(choice.get("logprobs")).get("content")):
+            value = entry.get("logprob")
             if isinstance(value, int | float) and not isinstance(value, bool):
                 self._logprobs.append(float(value))
 

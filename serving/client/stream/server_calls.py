@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from m3agent.serving.wire.coerce import mended_object, strict_value
+from m3agent.util.json_value import mapping
 
 
 @dataclass
@@ -84,8 +85,7 @@ class CallPieces:
 
     def take(self, piece: Mapping[str, Any]) -> tuple[ServerCall, bool]:
         """Add a piece to its call; return the call, and whether this piece began it."""
-        given = piece.get("function")
-        function: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+        function = mapping(piece.get("function"))
         identity, name = _word(piece.get("id")), _word(function.get("name"))
         number = piece.get("index")
         index = number if isinstance(number, int) else None

@@ -7,6 +7,7 @@ from m3agent.serving.embedded.operators.base import (
     TABLES,
     Alternatives,
     Place,
+    is_read,
     operator_of,
 )
 from m3agent.serving.embedded.source import AND, ATOM, BINDING, OR, POWER, bound
@@ -87,36 +88,45 @@ def numeric(place: Place, node: ast.expr) -> bool | None:
             return False if isinstance(node, NO_NUMBERS) else None
 
 
+def _takes_term(place: Place, node: ast.expr) -> bool:
+    """Tell whether a term may be added to `node` where it stands."""
+    parent = place.parent(node)
+    inner = isinstance(parent, ast.BinOp) and isinstance(node, ast.BinOp)
+    closed = isinstance(parent, ast.Expr | ast.keyword | ast.withitem | ast.FormattedValue | ast.For)
+    return (
+        is_read(node) and numeric(place, node) is not False and not (inner or closed or place.is_base(node))
+    )
+
+
+def _is_bound(place: Place, node: ast.expr) -> bool:
+    """Tell whether `node` is an index, a bound, or compared: where values are often off by one."""
+    match place.parent(node):
+        case ast.Slice() | ast.Subscript() | ast.Compare() | ast.Call(func=ast.Name(id="range")):
+            return True
+        case _:
+            return False
+
+
 def offsets(
     place: Place, node: ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp
 ) -> Alternatives:
     """Propose a value one more or less, or with a value of the scope added, subtracted or multiplied."""
-    whole = ast.Expr | ast.keyword | ast.withitem | ast.FormattedValue | ast.For
-    parent = place.parent(node)
-    if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
+    if not _takes_term(place, node):
         return
-    inner = isinstance(parent, ast.BinOp) and isinstance(node, ast.BinOp)
-    number = numeric(place, node)
-    if number is False or inner or isinstance(parent, whole) or place.is_base(node):
-        return
-    text = place.text(node)
-    usual = isinstance(parent, ast.Slice | ast.Subscript | ast.Compare)
-    if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id == "range":
-        usual = True
+    text, number, usual = place.text(node), numeric(place, node), _is_bound(place, node)
     cost = (1.8 if usual else 2.6) + (0 if number else 0.6)
     yield f"{text} + 1", "off by one", cost
     yield f"{text} - 1", "off by one", cost
-    for name in place.names(node):
+    for name in place.others(node):
         kinds = place.scope.kinds(name)
-        if name == text or (kinds and not kinds & NUMBERS) or (not kinds and number is None and not usual):
-            continue
-        near = (0 if kinds else 1.0) - place.unread(name, 1.0)
-        yield f"{text} - {name}", "missing term", 4.0 + near
-        yield f"{text} + {name}", "missing term", 4.0 + near
-        if number:
-            yield joined(text, "*", name), "missing factor", 4.8 + near
-            yield f"max({text}, {name})", "missing bound", 5.0 + near
-            yield f"min({text}, {name})", "missing bound", 5.0 + near
+        if kinds & NUMBERS or (not kinds and (number or usual)):
+            near = (0 if kinds else 1.0) - place.unread(name, 1.0)
+            yield f"{text} - {name}", "missing term", 4.0 + near
+            yield f"{text} + {name}", "missing term", 4.0 + near
+            if number:
+                yield joined(text, "*", name), "missing factor", 4.8 + near
+                yield f"max({text}, {name})", "missing bound", 5.0 + near
+                yield f"min({text}, {name})", "missing bound", 5.0 + near
     for name in place.names_of(node, *SIZED, unknown=False):
         if name != text:
             yield f"{text} - len({name})", "missing term", 4.4

@@ -92,6 +92,11 @@ class Place:
         own = self.scope.comprehension_names(node)
         return own + [name for name in self.scope.before(self.statement.lineno) if name not in own]
 
+    def others(self, node: ast.AST) -> list[str]:
+        """Return the variables that can be read at `node`, without `node` itself."""
+        text = self.text(node)
+        return [name for name in self.names(node) if name != text]
+
     def names_of(self, node: ast.AST, *kinds: str, unknown: bool = True) -> list[str]:
         """Return the variables of these types that can be read at `node`, with `unknown` also those of unknown type."""
         usual = set(kinds) if unknown else set[str]()
@@ -142,6 +147,11 @@ def is_condition(place: Place, node: ast.expr) -> bool:
 def is_stored(node: ast.AST) -> bool:
     """Tell whether `node` is the target of an assignment."""
     return isinstance(getattr(node, "ctx", None), ast.Store)
+
+
+def is_read(node: ast.AST) -> bool:
+    """Tell whether `node` is neither the target of an assignment nor deleted."""
+    return not isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
 
 
 def is_text(statement: ast.stmt) -> bool:

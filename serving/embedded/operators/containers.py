@@ -9,28 +9,31 @@ from m3agent.serving.embedded.operators.base import TABLES, Alternatives, Mutati
 from m3agent.serving.embedded.source import Edit
 
 TABLE = TABLES["containers"]
+SEQUENCES = ("list", "tuple", "str", "bytes", "deque")
 ENTRIES = 4
 """A literal with at least this many texts counts as a list of names, from which one may be missing."""
 
 
-def order(place: Place, node: ast.expr) -> Alternatives:
-    """Propose another order of a tuple's elements or of merged mappings, and removal of a stray comma."""
-    if isinstance(node, ast.Tuple) and not is_stored(node):
-        texts, start = place.texts(node.elts), place.source.span(node)[0]
-        bare = not place.text(node).startswith("(") or (texts and place.source.span(node.elts[0])[0] == start)
-        if len(texts) == 1:
-            yield texts[0], "stray comma", 1.6
-        for others in swapped(texts):
-            joined = ", ".join(others)
-            yield joined if bare else f"({joined})", "elements swapped", 1.8
-    if isinstance(node, ast.Dict):
-        parts = [
-            f"**{place.text(value)}" if key is None else f"{place.text(key)}: {place.text(value)}"
-            for key, value in zip(node.keys, node.values, strict=True)
-        ]
-        for index, others in enumerate(swapped(parts)):
-            if None in node.keys[index : index + 2]:
-                yield "{" + ", ".join(others) + "}", "elements swapped", 2.0
+def order(place: Place, node: ast.Tuple) -> Alternatives:
+    """Propose another order of a tuple's elements, and removal of a stray comma."""
+    if is_stored(node):
+        return
+    texts, (start, _) = place.texts(node.elts), place.source.span(node)
+    if len(texts) == 1:
+        yield texts[0], "stray comma", 1.6
+    bare = start in (place.source.span(part)[0] for part in node.elts)
+    for others in swapped(texts):
+        joined = ", ".join(others)
+        yield joined if bare else f"({joined})", "elements swapped", 1.8
+
+
+def merged(place: Place, node: ast.Dict) -> Alternatives:
+    """Propose another order of merged mappings."""
+    keys = ("**" if key is None else f"{place.text(key)}: " for key in node.keys)
+    parts = [key + value for key, value in zip(keys, place.texts(node.values), strict=True)]
+    for index, others in enumerate(swapped(parts)):
+        if None in node.keys[index : index + 2]:
+            yield "{" + ", ".join(others) + "}", "elements swapped", 2.0
 
 
 def shared(place: Place, node: ast.expr) -> Alternatives:
@@ -120,55 +123,79 @@ def slices(place: Place, node: ast.Subscript) -> Alternatives:
     base = place.text(node.value)
     parts = (node.slice.lower, node.slice.upper, node.slice.step)
     lower, upper, step = ("" if part is None else place.text(part) for part in parts)
-    end = f":{step}" if step else ""
-    found: list[tuple[str, float]] = []
-    if upper:
-        found += [(f"{lower}:{upper} + 1{end}", 1.6), (f"{lower}:{upper} - 1{end}", 1.6)]
-        found += [(f"{lower}:{end}", 2.0), (f"{upper}:{lower}{end}", 2.4)]
-        found += [(f"{lower}:{lower} + {upper}{end}", 2.6)] if lower else []
-        found.append((f"{lower}:-{upper}{end}", 3.0))
-    if lower:
-        found += [(f"{lower} + 1:{upper}{end}", 1.6), (f"{lower} - 1:{upper}{end}", 1.8)]
-        found += [(f":{upper}{end}", 2.0), (f":{lower}{end}", 2.2)]
-        found += [(f"-{lower}:{upper}{end}", 2.4), (lower, 3.0)]
-    if not upper:
-        found.append((f"{lower}:-1{end}", 2.2))
-    if not lower:
-        found.append((f"1:{upper}{end}", 2.2))
-    found.append((f"{lower}:{upper}{'' if step else ':-1'}", 2.4))
+    rows = [*_other_bounds(lower, upper, f":{step}" if step else "")]
     if step:
-        found.append((f"{lower}:{upper}:{step[1:] if step.startswith('-') else f'-{step}'}", 2.0))
+        rows.append((f"{lower}:{upper}:{step[1:] if step.startswith('-') else f'-{step}'}", 2.0))
+    else:
+        rows.append((f"{lower}:{upper}:-1", 2.4))
+    end = f":{step}" if step else ""
     for name in place.names_of(node, "int"):
         cost = 3.4 - place.unread(name, 0.8)
-        found += [(f"{lower}:{name}{end}", cost), (f"{name}:{upper}{end}", cost)]
-    yield from ((f"{base}[{part}]", "slice", cost) for part, cost in found)
+        rows += [(f"{lower}:{name}{end}", cost), (f"{name}:{upper}{end}", cost)]
+    yield from ((f"{base}[{part}]", "slice", cost) for part, cost in rows)
+
+
+def _other_bounds(lower: str, upper: str, end: str) -> Iterator[tuple[str, float]]:
+    """Yield slices with other bounds, with their costs; `end` is the step with its colon."""
+    if end:
+        yield f"{lower}:{upper}", 2.4
+    if upper:
+        yield f"{lower}:{upper} + 1{end}", 1.6
+        yield f"{lower}:{upper} - 1{end}", 1.6
+        yield f"{lower}:{end}", 2.0
+        yield f"{upper}:{lower}{end}", 2.4
+        yield f"{lower}:-{upper}{end}", 3.0
+    else:
+        yield f"{lower}:-1{end}", 2.2
+    if lower:
+        yield f"{lower} + 1:{upper}{end}", 1.6
+        yield f"{lower} - 1:{upper}{end}", 1.8
+        yield f":{upper}{end}", 2.0
+        yield f":{lower}{end}", 2.2
+        yield f"-{lower}:{upper}{end}", 2.4
+        yield lower, 3.0
+    else:
+        yield f"1:{upper}{end}", 2.2
+    if lower and upper:
+        yield f"{lower}:{lower} + {upper}{end}", 2.6
+
+
+def _takes_part(place: Place, node: ast.Name | ast.Attribute | ast.Call) -> bool:
+    """Tell whether a part may stand where `node` stands: not where a part of it is taken already."""
+    if is_stored(node) or place.is_called(node):
+        return False
+    match place.parent(node):
+        case ast.BinOp(op=sign):
+            return isinstance(sign, ast.Add)
+        case ast.Attribute() | ast.Subscript() | ast.Expr() | ast.Slice():
+            return False
+        case _:
+            return True
 
 
 def parts_of(place: Place, node: ast.Name | ast.Attribute | ast.Call) -> Alternatives:
     """Propose a part of a sequence instead of the whole."""
-    if is_stored(node) or place.is_called(node):
-        return
-    parent = place.parent(node)
-    added = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Add)
-    if isinstance(parent, ast.Attribute | ast.Subscript | ast.Expr | ast.BinOp | ast.Slice) and not added:
-        return
-    kinds = place.scope.kinds(node.id) if isinstance(node, ast.Name) else set()
-    if kinds and not kinds & {"list", "tuple", "str", "bytes", "deque"}:
-        return
-    called = node.func if isinstance(node, ast.Call) else None
-    if isinstance(called, ast.Name) and called.id not in ("sorted", "list"):
+    kinds = set[str]()
+    match node:
+        case ast.Name(id=name):
+            kinds = place.scope.kinds(name)
+        case ast.Call(func=ast.Name(id=name)) if name not in ("sorted", "list"):
+            return
+        case _:
+            pass
+    if not _takes_part(place, node) or (kinds and kinds.isdisjoint(SEQUENCES)):
         return
     later = 0.0 if kinds else 0.8
     text = place.text(node)
     for part, cost in TABLE["parts"].items():
         yield text + part, "missing slice", cost + later
     for name in place.names_of(node, "int", unknown=bool(kinds)):
-        if name != text:
-            for part in (f"[{name}:]", f"[:{name}]", f"[{name}]", f"[{name} + 1:]"):
-                yield text + part, "missing slice", 4.2 + later - place.unread(name, 0.8)
+        cost = 4.2 + later - place.unread(name, 0.8)
+        parts = (f"[{name}:]", f"[:{name}]", f"[{name}]", f"[{name} + 1:]") if name != text else ()
+        yield from ((text + part, "missing slice", cost) for part in parts)
 
 
-ON_EXPRESSIONS = (indices, slices, parts_of, order, shared)
+ON_EXPRESSIONS = (indices, slices, parts_of, order, merged, shared)
 
 
 ON_STATEMENTS = (entries,)

@@ -21,24 +21,27 @@ def comparisons(place: Place, node: ast.Compare) -> Alternatives:
     """Propose another comparison, also with a numeric bound moved by one."""
     texts = [bound(text, BIT_OR) for text in place.texts((node.left, *node.comparators))]
     signs = [SIGNS[type(sign)] for sign in node.ops]
-
-    def joined(parts: list[str], between: list[str]) -> str:
-        return parts[0] + "".join(f" {sign} {part}" for sign, part in zip(between, parts[1:], strict=True))
-
-    for index, sign in enumerate(signs):
-        limit = node.comparators[index]
+    for index, (sign, limit) in enumerate(zip(signs, node.comparators, strict=True)):
+        number = limit.value if isinstance(limit, ast.Constant) and type(limit.value) is int else None
         for other, cost in INSTEAD[sign].items():
             changed = [*signs[:index], other, *signs[index + 1 :]]
-            yield joined(texts, changed), "comparison", cost
-            if isinstance(limit, ast.Constant) and type(limit.value) is int and "in" not in other:
-                for step in (1, -1):
-                    parts = [*texts[: index + 1], str(limit.value + step), *texts[index + 2 :]]
-                    yield joined(parts, changed), "comparison and bound", cost + 1.8
-    if len(signs) == 1 and signs[0] in ("in", "not in", "is", "is not"):
-        yield joined(texts[::-1], signs), "comparison sides", 2.8
-    if len(signs) == 1 and signs[0] in ("==", "!=") and texts[1] in ("None", "True", "False"):
-        yield texts[0], "comparison dropped", 2.6
-        yield negated(texts[0]), "comparison dropped", 2.6
+            yield _compared(texts, changed), "comparison", cost
+            for moved in (number + 1, number - 1) if number is not None and "in" not in other else ():
+                parts = [*texts[: index + 1], str(moved), *texts[index + 2 :]]
+                yield _compared(parts, changed), "comparison and bound", cost + 1.8
+    match signs, texts:
+        case ["in" | "not in" | "is" | "is not"], _:
+            yield _compared(texts[::-1], signs), "comparison sides", 2.8
+        case ["==" | "!="], [left, "None" | "True" | "False"]:
+            yield left, "comparison dropped", 2.6
+            yield negated(left), "comparison dropped", 2.6
+        case _:
+            pass
+
+
+def _compared(parts: list[str], signs: list[str]) -> str:
+    """Return a comparison of parts with the signs between them."""
+    return parts[0] + "".join(f" {sign} {part}" for sign, part in zip(signs, parts[1:], strict=True))
 
 
 def both(one: str, word: str, other: str) -> str:
@@ -59,23 +62,25 @@ def is_none(text: str, word: str = "is") -> str:
 
 def booleans(place: Place, node: ast.expr) -> Alternatives:
     """Propose an added negation, and a test for None in place of a test for truth."""
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return
-    parent = place.parent(node)
+    parent, text = place.parent(node), place.text(node)
     returned = isinstance(parent, ast.Return)
-    value = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
-    if returned and value:
-        yield negated(place.text(node)), "not added", 2.6
     decides = is_condition(place, node) or isinstance(parent, ast.BoolOp)
-    if decides or (returned and isinstance(node, ast.BoolOp | ast.Compare | ast.Call)):
-        text = place.text(node)
-        if not isinstance(node, ast.Compare):
-            yield negated(text), "not added", 1.8
-        elif len(node.ops) > 1:
+    match node:
+        case ast.Name() | ast.Attribute() | ast.Subscript() if returned and not decides:
+            yield negated(text), "not added", 2.6
+        case ast.UnaryOp(op=ast.Not()):
+            pass
+        case ast.Compare(ops=[_]):
+            pass
+        case ast.Compare() if decides or returned:
             yield negated(text), "not added", 2.4
-        if value or isinstance(node, ast.Call):
-            yield is_none(text, "is not"), "truth of None", 2.2
-            yield is_none(text), "truth of None", 3.0
+        case _ if decides or (returned and isinstance(node, ast.BoolOp | ast.Call)):
+            yield negated(text), "not added", 1.8
+            if isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
+                yield is_none(text, "is not"), "truth of None", 2.2
+                yield is_none(text), "truth of None", 3.0
+        case _:
+            pass
 
 
 def joined_conditions(place: Place, node: ast.BoolOp) -> Alternatives:
@@ -137,32 +142,34 @@ def conditions(place: Place, node: ast.expr) -> Alternatives:
 
 def atoms(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
     """Yield conditions that may be missing beside `node`, with their costs."""
-    seen: set[str] = set()
+    parts = (inner for inner in ast.walk(node) if isinstance(inner, ast.Attribute | ast.Subscript))
+    bases = dict.fromkeys(place.text(part.value) for part in parts if not isinstance(part.value, ast.Call))
+    bases.pop("self", None)
     none_cost = 2.2 if place.hints.errors & {"AttributeError", "TypeError"} else 3.6
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Attribute | ast.Subscript) and not isinstance(inner.value, ast.Call):
-            base = place.text(inner.value)
-            if base not in ("self", *seen):
-                seen.add(base)
-                yield is_none(base), none_cost
-                yield is_none(base, "is not"), none_cost
-    used = names_in(place.statement)
+    for base in bases:
+        yield is_none(base), none_cost
+        yield is_none(base, "is not"), none_cost
     for name in place.names(node):
-        near = 0.0 if name in used else 0.6
-        kinds = place.scope.kinds(name)
-        cost = 4.2 + near - place.unread(name, 1.0)
-        yield name, cost
-        yield f"not {name}", cost
-        if name not in seen and (not kinds or not kinds <= {"int", "float", "bool"}):
-            yield f"{name} is None", 4.8 + near
-            yield f"{name} is not None", 4.8 + near
-        if not kinds or kinds & {"int", "float"}:
-            for test in ("== 0", "> 0", "< 0", "!= 0", ">= 0"):
-                yield f"{name} {test}", 5.0 + near
+        yield from _tests_of(place, name, name in bases)
     for attribute in place.scope.own_attributes:
         yield f"self.{attribute}", 5.0
         yield f"not self.{attribute}", 5.0
     yield from copied_tests(place, node)
+
+
+def _tests_of(place: Place, name: str, is_tested: bool) -> Iterator[tuple[str, float]]:
+    """Yield conditions about a variable, with their costs; `is_tested` means that those for None are known."""
+    kinds = place.scope.kinds(name)
+    near = 0.0 if name in names_in(place.statement) else 0.6
+    cost = 4.2 + near - place.unread(name, 1.0)
+    yield name, cost
+    yield f"not {name}", cost
+    if not is_tested and not (kinds and kinds <= {"int", "float", "bool"}):
+        yield f"{name} is None", 4.8 + near
+        yield f"{name} is not None", 4.8 + near
+    if not kinds or kinds & {"int", "float"}:
+        for test in ("== 0", "> 0", "< 0", "!= 0", ">= 0"):
+            yield f"{name} {test}", 5.0 + near
 
 
 def copied_tests(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:

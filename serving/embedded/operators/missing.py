@@ -1,6 +1,7 @@
 """Insert missing statements: guards, returns, updates, attributes, resets."""
 
 import ast
+import itertools
 from collections.abc import Iterator
 
 from m3agent.serving.embedded.operators.base import LEAVING, TABLES, Mutation, Place, is_text
@@ -60,30 +61,32 @@ def guards(place: Place) -> Iterator[Mutation]:
     function = place.scope.function
     if function is None or function is place.statement:
         return
-    first = _first(place)
-    read = names_in(place.statement)
+    first, read = _first(place), names_in(place.statement)
     known = [name for name in place.names(place.statement) if first or name in read]
     base = 3.8 if place.hints.errors.intersection(TABLE["suspect"]) else 4.6
-    nodes = list(ast.walk(function))
-    returned = {place.text(node.value) for node in nodes if isinstance(node, ast.Return) and node.value}
-    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes):
-        values = ["return"]
-    else:
-        short = (text for text in sorted(returned) if len(text) < 24 and text not in VALUES)
-        values = [f"return {value}" for value in (*VALUES, *short, *known)]
+    later = 0.0 if first else 0.5
+    leaves = _leaves(place, function, known)
     for name in known:
         tests = [f"not {name}", f"{name} is None"]
         if place.scope.kinds(name) & {"int", "float"}:
             tests = [f"{name} == 0", f"{name} < 0", f"{name} <= 1", f"{name} <= 0", f"{name} < 2"]
-        for test in tests:
-            for number, value in enumerate(values):
-                ordinary = 0.0 if value.split(" ", 1)[-1] in returned else 0.04 * number
-                cost = base + ordinary + (0 if first else 0.5)
-                yield from place.inserted(f"if {test}:\n\t{value}", "missing guard", cost)
+        for test, (leave, more) in itertools.product(tests, leaves):
+            yield from place.inserted(f"if {test}:\n\t{leave}", "missing guard", base + more + later)
     if not first and _in_loop(place):
         for name in known:
             for test in (f"not {name}", f"{name} is None", name):
                 yield from place.inserted(f"if {test}:\n\tcontinue", "missing guard", base + 0.6)
+
+
+def _leaves(place: Place, function: Function, known: list[str]) -> list[tuple[str, float]]:
+    """Return the statements that may end a function early, each with what it costs more."""
+    nodes = list(ast.walk(function))
+    returned = {place.text(node.value) for node in nodes if isinstance(node, ast.Return) and node.value}
+    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes):
+        return [("return", 0.0)]
+    short = (text for text in sorted(returned) if len(text) < 24 and text not in VALUES)
+    values = enumerate((*VALUES, *short, *known))
+    return [(f"return {value}", 0.0 if value in returned else 0.04 * number) for number, value in values]
 
 
 def _in_loop(place: Place) -> bool:
@@ -106,42 +109,60 @@ def updates(place: Place) -> Iterator[Mutation]:
 
 
 def _updates(place: Place) -> Iterator[tuple[str, float]]:
-    scope, names = place.scope, place.names(place.statement)
-    looped = 0.0 if _in_loop(place) else 0.6
+    """Yield changes of a variable or an attribute, with their costs."""
     near = names_in(place.statement).union(*map(names_in, place.source.position(place.statement)[0]))
+    yield from _counts(place, near)
+    yield from _attribute_updates(place)
+    yield from _assignments(place, near)
 
+
+def _counts(place: Place, near: set[str]) -> Iterator[tuple[str, float]]:
+    """Yield what counts or collects in a variable; what is not `near` costs more."""
+    scope, names, looped = place.scope, place.names(place.statement), _outside_of_loop(place)
     for name in names:
         kinds = scope.kinds(name)
-        idle = looped - (1.2 if name in scope.idle else 0.0)
+        idle = looped - 1.2 * (name in scope.idle)
+        others = [other for other in names if other != name]
         if "int" in kinds:
-            far = 0.0 if name in near else 0.5
-            yield f"{name} += 1", 4.2 + idle + far
-            yield f"{name} -= 1", 4.2 + idle + far
+            cost = 4.2 + idle + 0.5 * (name not in near)
+            yield f"{name} += 1", cost
+            yield f"{name} -= 1", cost
         for kind in kinds & MUTABLE.keys():
-            for value in names:
-                if value != name:
-                    far = 0.0 if value in near else 0.5
-                    yield f"{name}.{MUTABLE[kind]}({value})", 4.4 + idle + far
-            if kind in ("list", "deque"):
-                yield f"{name}.pop()", 5.2
-        for key in names if "dict" in kinds else ():
-            for value in (*names, "1", "True"):
-                if name not in (key, value) and key != value:
-                    yield f"{name}[{key}] = {value}", 5.6
-    for name in scope.own_attributes:
-        if f"self.{name}" in scope.idle:
-            yield f"self.{name} += 1", 3.4
-            yield f"self.{name} -= 1", 3.4
-            for value in names:
-                yield f"self.{name}.append({value})", 3.8
-                yield f"self.{name}.add({value})", 3.8
-    for name in names:
-        stored = scope.first_line.get(name, 0) > 0 or name in scope.parameters
-        for other in names if stored else ():
-            alike = scope.alike(name, other)
-            if name != other and alike is not False:
-                cost = 4.6 + looped + (0 if alike or {name, other} <= near else 0.6)
-                yield f"{name} = {other}", cost - (0.6 if other in scope.unread or name in near else 0)
+            for value in others:
+                yield f"{name}.{MUTABLE[kind]}({value})", 4.4 + idle + 0.5 * (value not in near)
+        if kinds & {"list", "deque"}:
+            yield f"{name}.pop()", 5.2
+        if "dict" in kinds:
+            pairs = itertools.product(others, (*others, "1", "True"))
+            yield from ((f"{name}[{key}] = {value}", 5.6) for key, value in pairs if key != value)
+
+
+def _attribute_updates(place: Place) -> Iterator[tuple[str, float]]:
+    """Yield what counts or collects in an attribute that never changes."""
+    idle = [f"self.{name}" for name in place.scope.own_attributes if f"self.{name}" in place.scope.idle]
+    for attribute in idle:
+        yield f"{attribute} += 1", 3.4
+        yield f"{attribute} -= 1", 3.4
+        for value in place.names(place.statement):
+            yield f"{attribute}.append({value})", 3.8
+            yield f"{attribute}.add({value})", 3.8
+
+
+def _assignments(place: Place, near: set[str]) -> Iterator[tuple[str, float]]:
+    """Yield assignments of a variable to another one."""
+    scope, names, looped = place.scope, place.names(place.statement), _outside_of_loop(place)
+    stored = (name for name in names if scope.first_line.get(name, 0) > 0 or name in scope.parameters)
+    for name, other in itertools.product(stored, names):
+        alike = scope.alike(name, other)
+        if name != other and alike is not False:
+            far = 0.0 if alike or {name, other} <= near else 0.6
+            wanted = other in scope.unread or name in near
+            yield f"{name} = {other}", 4.6 + looped + far - 0.6 * wanted
+
+
+def _outside_of_loop(place: Place) -> float:
+    """Return what an update costs more if it does not happen in a loop."""
+    return 0.0 if _in_loop(place) else 0.6
 
 
 def _copies(place: Place) -> Iterator[tuple[str, float]]:
@@ -176,36 +197,41 @@ def returns(place: Place) -> Iterator[Mutation]:
 
 
 def attributes(place: Place) -> Iterator[Mutation]:
-    """Propose statements that methods often lack.
-
-    They are: store a parameter, call the base class, ``global`` and ``nonlocal``, set an initial value.
-    """
+    """Propose what methods often lack at their start: to store a parameter, and to set or count an attribute."""
     function, scope = place.scope.function, place.scope
     if function is None or not _first(place):
         return
     creates = function.name == "__init__"
     if scope.is_method and creates:
+        unread = [name for name in scope.parameters if name in scope.unread]
         for name in scope.parameters:
-            cost = 2.0 if name in scope.unread else 4.6
+            cost = 2.0 if name in unread else 4.6
             yield from _around(place, f"self.{name} = {name}", "missing attribute", cost)
         if scope.owner is not None and scope.owner.bases:
-            given = ", ".join(name for name in scope.parameters if name in scope.unread)
-            yield from place.inserted(f"super().__init__({given})", "missing base call", 2.8)
+            yield from place.inserted(f"super().__init__({', '.join(unread)})", "missing base call", 2.8)
             yield from place.inserted("super().__init__()", "missing base call", 3.0)
-    unbound = 1.6 if "UnboundLocalError" in place.hints.errors else 5.0
-    for name in scope.first_line:
-        if name in place.module.variables:
-            yield from place.inserted(f"global {name}", "missing global", unbound)
-        if place.source.function(function) is not None:
-            yield from place.inserted(f"nonlocal {name}", "missing nonlocal", unbound)
-        for value in TABLE["starts"] if name not in scope.parameters else ():
-            yield from place.inserted(f"{name} = {value}", "missing initial value", unbound + 0.8)
+    cost = 3.0 if creates and "AttributeError" in place.hints.errors else 5.2
     for name in scope.own_attributes:
-        cost = 3.0 if creates and "AttributeError" in place.hints.errors else 5.2
         for value in TABLE["attributes"]:
             yield from _around(place, f"self.{name} = {value}", "missing initial value", cost)
         for step in ("+= 1", "-= 1"):
             yield from _around(place, f"self.{name} {step}", "missing update", 5.2)
+
+
+def bindings(place: Place) -> Iterator[Mutation]:
+    """Propose ``global``, ``nonlocal`` and an initial value at the start of a function."""
+    function, scope = place.scope.function, place.scope
+    if function is None or not _first(place):
+        return
+    unbound = 1.6 if "UnboundLocalError" in place.hints.errors else 5.0
+    is_inner = place.source.function(function) is not None
+    for name in scope.first_line:
+        if name in place.module.variables:
+            yield from place.inserted(f"global {name}", "missing global", unbound)
+        if is_inner:
+            yield from place.inserted(f"nonlocal {name}", "missing nonlocal", unbound)
+        for value in TABLE["starts"] if name not in scope.parameters else ():
+            yield from place.inserted(f"{name} = {value}", "missing initial value", unbound + 0.8)
 
 
 def definitions(place: Place) -> Iterator[Mutation]:
@@ -268,4 +294,4 @@ def _shared(place: Place, statement: ast.Assign | ast.AnnAssign) -> Iterator[Mut
                 yield place.change("shared attribute", cost, Edit(at, at, text))
 
 
-ON_STATEMENTS = (guards, refusals, updates, returns, attributes, definitions)
+ON_STATEMENTS = (guards, refusals, updates, returns, attributes, bindings, definitions)

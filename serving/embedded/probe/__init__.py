@@ -1,7 +1,7 @@
 """Build the program that measures and judges inside the sandbox: join its modules into one source text.
 
 The modules beside this file use the standard library only (and pytest, if the repository's tests need it).
-They run on Python 3.5 and later, and never on the host: `bundle` joins them into one script that
+They run on Python 3.5 and later, and never on the host: with `m3agent.util.tap`, `bundle` joins them into one script that
 ``code_exec`` runs, in the form for old Pythons.
 """
 
@@ -9,6 +9,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+from m3agent.util import tap
 from m3agent.util.portable_source import portable
 
 MARK = "M3-REPAIR "
@@ -26,14 +27,18 @@ _MODES = {
         "let the tests judge candidate changes in a private copy",
     ),
     "read": ("read", (), "read files exactly"),
-    "profile": ("profile", ("processes", "commands"), "find the lines that the failing {language} tests run"),
+    "profile": (
+        "profile",
+        ("processes", "tap", "commands"),
+        "find the lines that the failing {language} tests run",
+    ),
     "try": (
         "attempt",
-        ("processes", "commands"),
+        ("processes", "tap", "commands"),
         "let the {language} tests judge candidate changes in private copies",
     ),
 }
-"""The function of a mode, the modules beside `tree`, and what people read: `{language}` is one word."""
+"""The function of a mode, the modules after `tree`, and what people read: `{language}` is one word."""
 _EARLIER = {
     "measure which lines failing and passing tests run": "spectrum",
     "measure which lines the failing tests of another language run": "profile",
@@ -46,7 +51,8 @@ _EARLIER = {
 @cache
 def _body(parts: tuple[str, ...]) -> str:
     here = Path(__file__).parent
-    text = "\n\n".join((here / f"{part}.py").read_text("utf-8") for part in parts)
+    shared = {"tap": Path(tap.__file__)}
+    text = "\n\n".join(shared.get(part, here / f"{part}.py").read_text("utf-8") for part in parts)
     # On the host the parts import each other; in the bundle they share one namespace.
     alone = re.sub(
         r"^from (?:m3agent\.[\w.]+|__future__) import (?:\([^)]*\)|.*)\n", "", text, flags=re.MULTILINE

@@ -36,10 +36,13 @@ from m3agent.serving.embedded.probe.tree import (
     suspected,
     too_big_to_copy,
 )
+from m3agent.util.tap import tap_result
 
 GO_CACHE = "/opt/m3agent-go/cache"
 """Folder of the compiled standard library in an environment for Go."""
 GO_OUTCOMES = {"pass": "passed", "fail": "failed", "skip": "skipped"}
+JEST_OUTCOMES = {"passed": "passed", "failed": "failed"}
+"""Outcomes by the words for them; every other word means that the test was skipped."""
 GO_VARIABLES = {"GOPROXY": "off", "GOSUMDB": "off", "GOTOOLCHAIN": "local"}
 FAILING = 8
 PASSING = 40
@@ -62,7 +65,6 @@ NO_CODE = re.compile(
 FRAME = re.compile(r"([^\s:()'\"]+\.(?:go|[cm]?[jt]sx?)):(\d+)")
 PLACE = "/\0"
 """Stands for the folder of the copy, whose name may have spaces, in the output in which `FRAME` looks for files."""
-TAP = re.compile(r"^ *(not ok|ok) \d+(?: -)? (.*)$", re.MULTILINE)
 SAID = re.compile("expected|actual|got|want|[!=]=", re.IGNORECASE)
 """Lines of an output that say what a failing test expected."""
 LOADING = re.compile(
@@ -188,9 +190,9 @@ class Bench:
     ) -> tuple[dict[str, str], str]:
         """Run tests; return the outcome of each by name, and what they printed."""
         status, output = self.run(self.command(units, names), seconds)
-        found, said = read_report(self.runner, output)
-        found[STATUS] = "timeout" if status is None else "failed" if status else "passed"
-        return found, said
+        ended, printed = read_report(self.runner, output)
+        ended[STATUS] = "timeout" if status is None else "failed" if status else "passed"
+        return ended, printed
 
     def lines(
         self, unit: str, names: Sequence[str], seconds: float, whole: bool = False
@@ -224,15 +226,15 @@ class Bench:
         return path if os.path.exists(path) else ""
 
     def _go_lines(self, profile: str) -> dict[str, set[int]]:
-        found: dict[str, set[int]] = {}
+        ran: dict[str, set[int]] = {}
         module = self.run(["go", "list", "-m"], 20)[1].split("\n")[0]
         blocks = re.findall(r"^(.+):(\d+)\.\d+,(\d+)\.\d+ \d+ [1-9]\d*$", read_text(profile), re.MULTILINE)
         for path, first, last in blocks:
             if path.startswith(module + "/"):
                 rel = self.tree.rel(os.path.join(self.folder, path[len(module) + 1 :]))
                 if rel is not None and is_code(rel):
-                    found.setdefault(rel, set()).update(range(int(first), int(last) + 1))
-        return found
+                    ran.setdefault(rel, set()).update(range(int(first), int(last) + 1))
+        return ran
 
     def _script_lines(
         self, script: dict[str, Any], enough: Callable[[bytearray], bool], found: dict[str, set[int]]
@@ -255,14 +257,14 @@ class Bench:
 
     def frames(self, output: str) -> list[list[Any]]:
         """Return ``[file, line, ""]`` of source code that an output names, the innermost call last."""
-        found: list[list[Any]] = []
+        places: list[list[Any]] = []
         for path, line in FRAME.findall(unquote(output).replace(self.tree.place, PLACE)):
             path = re.sub("^/+", "/", path)  # addresses of files have three
             path = path.replace(PLACE, self.tree.place)
             rel = self.tree.rel(os.path.normpath(os.path.join(self.folder, path)))
-            if rel is not None and is_code(rel) and [rel, int(line), ""] not in found:
-                found.append([rel, int(line), ""])
-        return found[::-1]
+            if rel is not None and is_code(rel) and [rel, int(line), ""] not in places:
+                places.append([rel, int(line), ""])
+        return places[::-1]
 
     def named(self, tests: Sequence[str]) -> dict[str, set[int]]:
         """Return the lines of functions whose names occur in the failing units' test files, by file.
@@ -318,27 +320,51 @@ def only_tests(names: Sequence[str]) -> list[str]:
 
 def read_report(runner: str, output: str) -> tuple[dict[str, str], str]:
     """Return the outcome of each test by name (the worst of tests with the same name), and what the tests printed."""
-    ended: list[tuple[str, str]] = []
-    printed: list[str] = []
-    for line in output.split("\n") if runner in ("go", "jest") else ():
-        try:
-            event = json.loads(line) if line.startswith("{") else {}
-        except ValueError:
-            event = {}
-        if not event or "Action" in event:  # a test may print JSON of its own
-            printed.append(event.get("Output", "") if event else line + "\n")
-        if "Test" in event and event.get("Action") in GO_OUTCOMES:
-            ended.append((event["Package"] + " " + event["Test"], GO_OUTCOMES[event["Action"]]))
-        for test in [test for file in event.get("testResults", ()) for test in file["assertionResults"]]:
-            known = test["status"] in ("passed", "failed")
-            ended.append((test["fullName"], test["status"] if known else "skipped"))
-            printed += [message + "\n" for message in test.get("failureMessages") or ()]
-    for state, name in TAP.findall("" if printed else output):
-        name, _, note = name.partition(" # ")
-        skipped = re.match("skip|todo", note, re.IGNORECASE)
-        ended.append((name.strip(), "skipped" if skipped else "passed" if state == "ok" else "failed"))
+    read = {"go": read_go, "jest": read_jest}.get(runner, read_tap)
+    ended, printed = read(output)
     failed = {name: outcome for name, outcome in ended if outcome == "failed"}
-    return {**dict(ended), **failed}, "".join(printed) or output
+    return {**dict(ended), **failed}, printed
+
+
+def read_go(output: str) -> tuple[list[tuple[str, str]], str]:
+    """Return names and outcomes in the output of ``go test -json``, and what was printed."""
+    ended, printed = [], []
+    for line in output.split("\n"):
+        event = json_object(line)
+        if not event:
+            printed.append(line + "\n")
+        elif "Action" in event:  # a test may print JSON of its own
+            printed.append(event.get("Output", ""))
+            if "Test" in event and event["Action"] in GO_OUTCOMES:
+                ended.append((event["Package"] + " " + event["Test"], GO_OUTCOMES[event["Action"]]))
+    return ended, "".join(printed)
+
+
+def read_jest(output: str) -> tuple[list[tuple[str, str]], str]:
+    """Return names and outcomes in the output of ``jest --json``, and what was printed."""
+    ended, printed = [], []
+    for line in output.split("\n"):
+        report = json_object(line)
+        if not report:
+            printed.append(line + "\n")
+        for test in [test for file in report.get("testResults", ()) for test in file["assertionResults"]]:
+            ended.append((test["fullName"], JEST_OUTCOMES.get(test["status"], "skipped")))
+            printed += [message + "\n" for message in test.get("failureMessages") or ()]
+    return ended, "".join(printed)
+
+
+def read_tap(output: str) -> tuple[list[tuple[str, str]], str]:
+    """Return names and outcomes in TAP, those of subtests too, and the whole output."""
+    results = [tap_result(line.lstrip(" ")) for line in output.split("\n")]
+    return [(result[1], result[2]) for result in results if result and result[0] is not None], output
+
+
+def json_object(line: str) -> dict[str, Any]:
+    """Return the object that a line is; empty for another line."""
+    try:
+        return json.loads(line) if line.startswith("{") else {}
+    except ValueError:
+        return {}
 
 
 def words_of(part: str) -> list[str]:
@@ -355,7 +381,7 @@ def named_lines(text: str, words: set[str]) -> set[int]:
         r"^(\s*)(?:export |default |async |static |public |private |get |set )*"
         r"(?:func (?:\([^)]*\) )?|function\*? |class |const |let |var |type )?(?:\w+\.)*(\w+)\s*(?:\[[^\]]*\])?(?:\(|=|:)?"
     )
-    found: set[int] = set()
+    numbers: set[int] = set()
     inside: int | None = None
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -368,10 +394,10 @@ def named_lines(text: str, words: set[str]) -> set[int]:
         if inside is None and match and match[2] in words and re.search(r"[{(=]", line):
             inside = depth
         if inside is not None:
-            found.add(number)
+            numbers.add(number)
         if ends:
             inside = None
-    return found
+    return numbers
 
 
 def top_level(runner: str, names: Sequence[str]) -> list[str]:
@@ -412,41 +438,64 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
     chosen, _ = bench.outcomes(4 * took + 5, first, names) if names else ({}, "")
     first_seconds = time.monotonic() - started
     by_name = any(chosen.get(name) not in (None, "passed", "skipped") for name in red if name != STATUS)
-    bad = [[name] for name in names[:FAILING]] if by_name else [[]]
-    here = set(top_level(bench.runner, list(own))) - set(names)
-    fine = [name for name in top_level(bench.runner, green) if name in here]
-    step = max(1, len(fine) // PASSING)
-    runs = [(name, True) for name in bad] + [([name], False) for name in fine[::step][:PASSING] if by_name]
-    until = time.monotonic() + PROFILE_SECONDS
-    for unit in first if bench.runner == "go" else ():
-        bench.go_program(unit)
-
-    def record(run: tuple[list[str], bool]) -> list[tuple[bool, dict[str, set[int]]]]:
-        if time.monotonic() > until:
-            return []
-        return [(run[1], bench.lines(unit, run[0], 2 * took + 10, not run[1])) for unit in first]
-
-    with ThreadPoolExecutor(processors()) as pool:
-        recorded = [pair for pairs in pool.map(record, runs) for pair in pairs if pair[1]]
+    names = names if by_name else []
+    recorded = recorded_lines(bench, first, chosen_runs(bench, names, green, own), took)
     if not any(failing for failing, _ in recorded):
         recorded.append((True, bench.named(names)))  # a test that panics writes no profile
-    said = [line.strip() for line in output.split("\n") if SAID.search(line)]
+    expected = [line.strip() for line in output.split("\n") if SAID.search(line)]
     return {
         "passed": len(set(green) - {STATUS}),
         "failed": [[name, "failed", 0.0, "", bench.frames(output)] for name in red[:1]],
         "failed_ids": red,
-        "names": names if by_name else [],
+        "names": names,
         "first": first,
         "green": green,
         "traced": [sum(failing for failing, _ in recorded), sum(not failing for failing, _ in recorded)],
         "suite_seconds": round(took, 3),
         "first_seconds": round(first_seconds, 3),
         "lines": suspected(recorded, {}),
-        "said": "\n".join(said)[:2000].replace('\\"', "'").replace('"', "'"),
+        "said": "\n".join(expected)[:2000].replace('\\"', "'").replace('"', "'"),
         "watching": [],
         "imported": {},
         "kinds": {},
     }
+
+
+def chosen_runs(
+    bench: Bench, names: Sequence[str], green: Sequence[str], own: dict[str, str]
+) -> list[tuple[list[str], bool]]:
+    """Return the runs whose lines are recorded: the names of their tests, and whether these fail.
+
+    Args:
+        bench: Where they run.
+        names: The failing tests that the runner can select; without any, all tests run at once.
+        green: All passing tests.
+        own: The tests of the units that run.
+    """
+    if not names:
+        return [([], True)]
+    here = set(top_level(bench.runner, list(own))) - set(names)
+    passing = [name for name in top_level(bench.runner, green) if name in here]
+    step = max(1, len(passing) // PASSING)
+    runs = [([name], True) for name in names[:FAILING]]
+    return runs + [([name], False) for name in passing[::step][:PASSING]]
+
+
+def recorded_lines(
+    bench: Bench, units: Sequence[str], runs: list[tuple[list[str], bool]], took: float
+) -> list[tuple[bool, dict[str, set[int]]]]:
+    """Return whether a run's tests fail and the lines that it ran, for each run and unit of which these are known."""
+    until = time.monotonic() + PROFILE_SECONDS
+    for unit in units if bench.runner == "go" else ():
+        bench.go_program(unit)
+
+    def record(run: tuple[list[str], bool]) -> list[tuple[bool, dict[str, set[int]]]]:
+        if time.monotonic() > until:
+            return []
+        return [(run[1], bench.lines(unit, run[0], 2 * took + 10, not run[1])) for unit in units]
+
+    with ThreadPoolExecutor(processors()) as pool:
+        return [pair for pairs in pool.map(record, runs) for pair in pairs if pair[1]]
 
 
 CHOOSER = """%s
@@ -488,16 +537,7 @@ class Programs:
                 head = package[0] if package else "package main"
                 write_text(added[path], CHOOSER % (head, self.VARIABLE))
             for _ in range(ROUNDS_OF_BUILDS):
-                places = {}
-                for path, text in originals.items():
-                    own = {index: by_path[path][index] for index in by_path[path].keys() & self.held}
-                    joined, places[path] = side_by_side(text, own)
-                    write_text(path, joined)
-                output = self._build(folder)
-                bad = set()
-                for name, line in re.findall(r"^(?:\./)?([^\s:]+\.go):(\d+):", output, re.MULTILINE):
-                    rows = places.get(os.path.normpath(os.path.join(bench.folder, name)), [])
-                    bad |= {index for index, first, last in rows if first <= int(line) <= last}
+                bad = self._bad(originals, by_path, folder)
                 self.held -= bad
                 self.broken |= bad
                 if not bad:
@@ -509,6 +549,21 @@ class Programs:
                     os.unlink(added[path])
         if len(self._programs) < len(bench.units):
             self.held = set()
+
+    def _bad(
+        self, originals: dict[str, str], by_path: dict[str, dict[int, list[Any]]], folder: str
+    ) -> set[int]:
+        """Build the programs with the held candidates; return those in whose lines the compiler found errors."""
+        places = {}
+        for path, text in originals.items():
+            own = {index: by_path[path][index] for index in by_path[path].keys() & self.held}
+            joined, places[path] = side_by_side(text, own)
+            write_text(path, joined)
+        bad = set()
+        for name, line in re.findall(r"^(?:\./)?([^\s:]+\.go):(\d+):", self._build(folder), re.MULTILINE):
+            rows = places.get(os.path.normpath(os.path.join(self._bench.folder, name)), [])
+            bad |= {index for index, first, last in rows if first <= int(line) <= last}
+        return bad
 
     def _build(self, folder: str) -> str:
         """Build all programs; return the errors of the first one that does not build, or an empty text."""
@@ -526,16 +581,16 @@ class Programs:
         self, bench: Bench, index: int, seconds: float, units: Sequence[str], names: Sequence[str] = ()
     ) -> tuple[dict[str, str], str]:
         """Run a candidate's tests in a private copy, as `Bench.outcomes` does."""
-        found = {STATUS: "passed"}
+        ended = {STATUS: "passed"}
         for unit in units:
             command = [self._programs[unit], "-test.v", *only_tests(names)]
             cwd = os.path.join(bench.folder, unit)
             status, output = bench.run(command, seconds, cwd, **{self.VARIABLE: str(index)})
             for outcome, name in re.findall(r"--- (PASS|FAIL|SKIP): (\S+) \(", output):
-                found[self._packages[unit] + " " + name] = GO_OUTCOMES[outcome.lower()]
-            if status is None or (status and found[STATUS] == "passed"):
-                found[STATUS] = "timeout" if status is None else "failed"
-        return found, ""
+                ended[self._packages[unit] + " " + name] = GO_OUTCOMES[outcome.lower()]
+            if status is None or (status and ended[STATUS] == "passed"):
+                ended[STATUS] = "timeout" if status is None else "failed"
+        return ended, ""
 
 
 def side_by_side(text: str, candidates: dict[int, list[Any]]) -> tuple[str, list[tuple[int, int, int]]]:

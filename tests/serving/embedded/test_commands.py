@@ -60,6 +60,7 @@ not ok 1 - adds
 ok 2 outer # time=3ms
 ok 3 - later # SKIP no network
 ok 4 - adds
+ok 5 - issue \\# 7
 """
 
 
@@ -82,7 +83,13 @@ ok 4 - adds
         (
             "mocha",
             TAP_REPORT,
-            {"adds": "failed", "inner": "passed", "outer": "passed", "later": "skipped"},
+            {
+                "adds": "failed",
+                "inner": "passed",
+                "outer": "passed",
+                "later": "skipped",
+                "issue # 7": "passed",
+            },
             "-1 == 5",
         ),
     ],

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.tools.runners.base import Suite, Tree, is_within, words_of
-from m3agent.tools.runners.javascript.packages import manager_of, member_patterns, table_of, workspace_of
+from m3agent.tools.runners.javascript.packages import manager_of, member_patterns, workspace_of
 from m3agent.tools.runners.path_rules import JS, is_code
+from m3agent.util.json_value import mapping
 
 OTHER_PROJECTS = words_of(
     "example examples fixture __fixtures__ template templates demo demos playground test tests __tests__ spec"
@@ -190,7 +191,7 @@ def _call_of(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:
     """Return a package's call of a runner, and the evidence for it. What first names runners decides."""
     path = posixpath.join(folder, "package.json")
     manifest = tree.json(path)
-    scripts = table_of(manifest, "scripts")
+    scripts = mapping(manifest, "scripts")
     is_workspace = bool(
         member_patterns(tree, folder)
     )  # it may have scripts and dependencies for its packages
@@ -202,7 +203,7 @@ def _call_of(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:
     for name in names:
         if calls := calls_of(scripts.get(name), scripts):
             return next((call for call in calls if call.runner == runner), None), f"scripts.{name} in {path}"
-    own = table_of(manifest, "devDependencies").keys() | table_of(manifest, "dependencies").keys()
+    own = mapping(manifest, "devDependencies").keys() | mapping(manifest, "dependencies").keys()
     known = [name for name in ROWS if name in own]
     if known and not is_workspace:
         return (Call(runner) if known[0] == runner else None), f"devDependencies in {path}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from m3agent.tools.runners.base import Preparation, Suite, Tree, above, is_within
+from m3agent.util.json_value import items, mapping
 from m3agent.util.member_patterns import is_member
 
 MANIFEST = "package.json"
@@ -66,11 +67,8 @@ _LINK = re.compile(r"(?:file|link|portal):((?!/).*)")
 def member_patterns(tree: Tree, root: str) -> list[str]:
     """Return the patterns of a workspace's packages, relative to its root; empty if it is no workspace."""
     workspaces = tree.json(posixpath.join(root, MANIFEST)).get("workspaces")
-    if isinstance(workspaces, dict):
-        workspaces = workspaces.get("packages")
-    patterns = (
-        [entry for entry in workspaces if isinstance(entry, str)] if isinstance(workspaces, list) else []
-    )
+    listed = mapping(workspaces).get("packages", workspaces)
+    patterns = [entry for entry in items(listed) if isinstance(entry, str)]
     # The list of packages in pnpm-workspace.yaml: lines that begin with a hyphen, below `packages:`.
     text = tree.text(posixpath.join(root, "pnpm-workspace.yaml"))
     block = re.search(r"^packages:[ \t]*\n((?:[ \t]*(?:-.*|#.*)?\n)*)", text + "\n", re.MULTILINE)
@@ -170,19 +168,13 @@ def _install(
 def _linked(tree: Tree, manifest: str) -> set[str]:
     """Return the folders of the repository that a package.json names as dependencies."""
     kinds = ("dependencies", "devDependencies", "optionalDependencies")
-    wanted = (text for kind in kinds for text in table_of(tree.json(manifest), kind).values())
+    wanted = (text for kind in kinds for text in mapping(tree.json(manifest), kind).values())
     matches = (_LINK.match(str(text)) for text in wanted)
     return {
         posixpath.normpath(_in(posixpath.dirname(manifest), match[1].rstrip("/")))
         for match in matches
         if match
     }
-
-
-def table_of(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return a table of a package.json; empty if the file has no such table."""
-    table = manifest.get(key)
-    return table if isinstance(table, dict) else {}
 
 
 def _in(folder: str, name: str) -> str:
@@ -245,7 +237,7 @@ def _values(tree: Tree, path: str, name: str) -> Iterator[str]:
     text = tree.text(path)
     if name == MANIFEST:
         manifest = tree.json(path)
-        for script in table_of(manifest, "scripts").values():
+        for script in mapping(manifest, "scripts").values():
             yield from _OPTION.findall(str(script))
         text = json.dumps({section: manifest.get(section) for section in SECTIONS})
     for values in _NAMED.findall(text):
