@@ -237,6 +237,8 @@ def finish(
             print_bytes(result_line(result))
         elif result.patch and screen.as_json is None:
             print_patch(result.patch)
+        elif result.status == "proposed" and screen.as_json is None:
+            print_bytes(result.words.strip().encode(errors="replace") + b"\n")
     finally:
         screen.print_end()
     raise typer.Exit(0 if result_only and is_finished(result) else result.exit_code)

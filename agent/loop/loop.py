@@ -39,8 +39,8 @@ LAST_WORDS_SECONDS = 120.0
 class Outcome:
     """Why the loop ended."""
 
-    kind: Literal["done", "limit", "stalled"]
-    """`done` (the model said so, and the gate accepted it), `limit` or `stalled`."""
+    kind: Literal["done", "limit", "stalled", "proposed"]
+    """`done` (the model said so, and the gate accepted it), `limit`, `stalled` or `proposed` (the person has to accept)."""
     reason: str
     """The reason, in one sentence."""
     text: str
@@ -83,6 +83,10 @@ class Loop:
     """Each request must begin with the last one and its answer, and be of the same form. So nothing is summarised, no
     last words are asked for, and a repetitive answer ends the session."""
 
+    proposes: prompt.Proposes = ""
+    """What the model proposes before it works. Until the person accepts it, the gate asks for nothing."""
+    start: str = ""
+    """The tree from which the model's change counts; empty for the base tree."""
     answer: prompt.Answer = "no"
     """Whether an answer without a change is a result."""
 
@@ -193,13 +197,13 @@ class Loop:
 
     def _missing(self, said: str, tree: str) -> completion_gate.Missing:
         """Return what the completion gate tells the model."""
-        if self.answer == "only":
+        if self.answer == "only" or (self.proposes and said.strip()):
             return completion_gate.Missing()
         tests, baseline = self.calls.tests, self.baseline()
         red = set() if tree == self.named_red else tests.red_on(tree)
         broken, added = broken_and_added(red, baseline) if baseline is not None else ([], [])
         state = completion_gate.State(
-            changed=tree != self.sandbox.workspace.base,
+            changed=tree != (self.start or self.sandbox.workspace.base),
             may_answer=self.answer != "no",
             tested=tests.tree == tree,
             unclear=tests.why_unclear(tree),

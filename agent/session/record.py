@@ -28,7 +28,9 @@ LISTED = {"error": "errors"} | dict.fromkeys(
     ("environment.ready", "tests.collected", "context.packed", "endpoint.probed", "baseline"), "prepared"
 )
 """Events that all count, with the field of the record that lists them."""
-OF_TURN = frozenset({"gate", "cache.lost", "price.step", "context.summarised", "feedback"})
+OF_TURN = frozenset(
+    {"gate", "cache.lost", "price.step", "context.summarised", "feedback", "proposal", "proposal.answered"}
+)
 """Events of a turn that belong to no call."""
 
 

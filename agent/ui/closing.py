@@ -215,7 +215,10 @@ class End:
                 f"{self._caution()}writes it into your work tree{beside}",
             )
         elif status in RESUMABLE and self.line["turns"]:
-            yield f"m3agent sessions resume {name}{there}{self._higher_limit()}", "continues here"
+            waits, resume = status == Status.PROPOSED, f"m3agent sessions resume {name}{there}"
+            yield f"{resume}{self._higher_limit()}", "accepts it and goes on" if waits else "continues here"
+            if waits:
+                yield f"{resume} --tell TEXT", "says what to change"
         advice = f"m3agent sessions fork {name}{there} --tell TEXT", "continues with your advice"
         if status in UNSOLVED:
             yield from self._from_embedded() if self.facts.is_embedded else [advice]

@@ -257,6 +257,13 @@ class Screen:
     def _on_person_message(self, line: Line) -> None:
         self._print("you", printable_line(line["text"], SAID))
 
+    def _on_proposal(self, line: Line) -> None:
+        for ident, error in line["tests"].items():
+            self._print("red", printable_text(f"{ident}\n{error}"[:LAST_WORDS]))
+
+    def _on_proposal_answered(self, line: Line) -> None:
+        self._print("you", "accepted" if line["accepted"] else printable_line(line["text"], SAID))
+
     def _on_turn_started(self, _: Line) -> None:
         self._print_context()
 
