@@ -174,7 +174,7 @@ def fix(
     from m3agent.agent.delivery.apply import HandOver
     from m3agent.cli import hosts
     from m3agent.cli.dockerfiles import ask
-    from m3agent.cli.each import check, fix_each
+    from m3agent.cli.each import check, fix_each, kept_in
     from m3agent.util.errors import UsageError
 
     given_for_one = {
@@ -213,7 +213,7 @@ def fix(
     ask(repo, flags)
     hosts.ask(repo, flags)
     if each is not None:
-        fix_each(each, begin, json_result=json_result)
+        fix_each(each, begin, json_result=json_result, kept=kept_in(state_folder(), repo))
     fixing, screen = begin(issue or "")
     if follow:
         from m3agent.cli.pr import then_follow
