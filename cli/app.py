@@ -58,6 +58,7 @@ from m3agent.util.token_count import some_tokens
 if TYPE_CHECKING:
     from m3agent.agent.delivery.apply import HandOver
     from m3agent.agent.fix.finalize import FixResult
+    from m3agent.agent.loop.prompt import Proposes
     from m3agent.agent.ui.event_printer import Screen
 
 app = typer.Typer(
@@ -133,6 +134,16 @@ def fix(
     ] = None,
     *,
     flags: Flags,
+    plan_first: Annotated[
+        bool, option("--plan", "Stop at a plan, which you accept or correct before the model carries it out.")
+    ] = False,
+    spec: Annotated[
+        bool,
+        option(
+            "--spec",
+            "Stop at a test that fails because of the issue, which you accept or correct before the fix.",
+        ),
+    ] = False,
     apply: Apply = False,
     branch: Branch = None,
     pr: PullRequest = False,
@@ -157,12 +168,13 @@ def fix(
     """Fix an issue and print the verified patch.
 
     Exit codes: 0 verified; 1 unverified, failed, or empty (no patch); 2 wrong use; 3 sandbox or
-    environment; 4 model server; 5 refused; 6 limit or stall; 130 interrupted.
+    environment; 4 model server; 5 refused; 6 limit or stall; 7 a plan or a test waits for you;
+    130 interrupted.
     """
     from m3agent.agent.delivery.apply import HandOver
     from m3agent.cli import hosts
     from m3agent.cli.dockerfiles import ask
-    from m3agent.cli.each import check, fix_each
+    from m3agent.cli.each import check, fix_each, kept_in
     from m3agent.util.errors import UsageError
 
     given_for_one = {
@@ -171,24 +183,37 @@ def fix(
         "--certificate": certificate is not None,
         "--follow": follow,
         "--result-only": result_only,
+        "--plan": plan_first,
+        "--spec": spec,
     }
     check(each, issue, given_for_one)
     printed = {"--result-only": result_only, "--json": as_json, "--json-result": json_result}
     if len(given := [name for name, is_given in printed.items() if is_given]) > 1:
         raise UsageError(f"{' and '.join(given)} each decide what is printed: give only one")
+    first = {"--plan": plan_first, "--spec": spec}
+    if (wanted := [name for name, is_given in first.items() if is_given]) and (
+        result_only or len(wanted) > 1
+    ):
+        other = "--result-only" if result_only else wanted[1]
+        raise UsageError(f"{wanted[0]} and {other} exclude each other: give only one")
     if follow and not pr:
         raise UsageError("--follow is for pull requests: give --pr too")
     hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
 
-    def begin(spec: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
+    proposes: Proposes = "plan" if plan_first else "spec" if spec else ""
+
+    def begin(text: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
         by_id = each is not None
-        screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json, by_id=by_id)
-        return _fix(spec, attach or [], repo, flags, hand_over, screen, certificate), screen
+        typed = text != "-"  # else standard input has the issue
+        screen = screen_for(
+            hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json, by_id=by_id, by_keyboard=typed
+        )
+        return _fix(text, attach or [], repo, flags, hand_over, screen, certificate, proposes), screen
 
     ask(repo, flags)
     hosts.ask(repo, flags)
     if each is not None:
-        fix_each(each, begin, json_result=json_result)
+        fix_each(each, begin, json_result=json_result, kept=kept_in(state_folder(), repo))
     fixing, screen = begin(issue or "")
     if follow:
         from m3agent.cli.pr import then_follow
@@ -205,6 +230,7 @@ async def _fix(
     hand_over: HandOver,
     screen: Screen,
     certificate: Path | None,
+    proposes: Proposes,
 ) -> FixResult:
     from m3agent.agent.fix.entry import new_fix
 
@@ -220,6 +246,8 @@ async def _fix(
             say=screen.say,
             sinks=screen.sinks,
             listener=screen.listener,
+            inbox=screen.inbox,
+            proposes=proposes,
         )
 
 

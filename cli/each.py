@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -11,7 +14,10 @@ import typer
 
 from m3agent.agent.report.text import UNKNOWN
 from m3agent.cli.common import faults, finish, say
+from m3agent.util.append_only import AppendOnlyFile, fault
+from m3agent.util.counted import counted
 from m3agent.util.errors import UsageError
+from m3agent.util.json_lines import json_lines
 from m3agent.util.sanitize import columns_of, print_note, printable_line
 from m3agent.util.table import wrapping
 
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 Begin = Callable[[str], "tuple[Coroutine[None, None, FixResult], Screen]"]
 """Returns the fix of an issue and the screen that shows it."""
+Kept = Callable[[Sequence[str]], Path]
+"""Returns the file for the results of these issues."""
 
 
 def check(file: Path | None, issue: str | None, for_one: Mapping[str, bool]) -> None:
@@ -40,28 +48,62 @@ def check(file: Path | None, issue: str | None, for_one: Mapping[str, bool]) -> 
         raise UsageError(f"{wrong[0]} is for one issue: leave it or --each away")
 
 
-def fix_each(file: Path, begin: Begin, *, json_result: bool) -> NoReturn:
+def fix_each(file: Path, begin: Begin, *, json_result: bool, kept: Kept) -> NoReturn:
     """Fix the issues that a file names, show a table of the results, and exit with the largest of the exit codes.
 
-    An issue that cannot be fixed does not stop the others. Ctrl-C does.
+    An issue that cannot be fixed does not stop the others. Ctrl-C does. If the same issues were cut off before, those that came
+    to their end are not fixed again.
 
     Args:
         file: Has an issue on each line, in any form that `fix` accepts; `-` is standard input.
+        kept: Returns the file that keeps the results of these issues until all have one.
     """
     specs = _issues(file)
-    rows = [("status", "exit", "session", "issue")]
-    codes = []
-    for number, spec in enumerate(specs, 1):
-        say(f"issue {number} of {len(specs)}: {printable_line(spec, 200)}")
-        code, result = _fix(*begin(spec), json_result=json_result)
-        status, session = ("error", UNKNOWN) if result is None else (result.status.value, result.session.name)
-        rows.append((status, str(code), session, printable_line(spec, 200)))
-        codes.append(code)
-        if code == INTERRUPTED:
-            break
-    for line in wrapping(rows, columns_of(sys.stderr)).splitlines():
+    path = kept(specs)
+    with contextlib.closing(_results(path)) as results:
+        rows = [tuple[str, ...](json.loads(line)) for _, line in json_lines(path.read_bytes())]
+        if rows:
+            say(f"{len(rows)} of {counted(len(specs), 'issue')} ended before and will not be fixed again")
+        for number, spec in enumerate(specs[len(rows) :], len(rows) + 1):
+            say(f"issue {number} of {len(specs)}: {printable_line(spec, 200)}")
+            code, result = _fix(*begin(spec), json_result=json_result)
+            status, session = (
+                ("error", UNKNOWN) if result is None else (result.status.value, result.session.name)
+            )
+            rows.append((status, str(code), session, printable_line(spec, 200)))
+            if code == INTERRUPTED:
+                break
+            results.append(json.dumps(rows[-1]).encode(), sync=True)
+        else:
+            path.unlink()
+    for line in wrapping(
+        [("status", "exit", "session", "issue"), *rows], columns_of(sys.stderr)
+    ).splitlines():
         print_note(line)
-    raise typer.Exit(max(codes))
+    raise typer.Exit(max(int(row[1]) for row in rows))
+
+
+def kept_in(state: Path, repo: Path) -> Kept:
+    """Return what names the file with the results of issues of a repository."""
+
+    def path(specs: Sequence[str]) -> Path:
+        name = hashlib.sha256(json.dumps([str(repo.resolve()), *specs]).encode()).hexdigest()[:32]
+        return state / "each" / f"{name}.jsonl"
+
+    return path
+
+
+def _results(path: Path) -> AppendOnlyFile:
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise fault(error, path.parent) from None
+    try:
+        return AppendOnlyFile(path)
+    except UsageError:
+        raise UsageError(
+            "another m3agent fix --each works on these issues: wait for it, or stop it first"
+        ) from None
 
 
 def _fix(

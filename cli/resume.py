@@ -56,6 +56,13 @@ Which = Annotated[
 )
 def resume(
     session: Which,
+    tell: Annotated[
+        str,
+        option(
+            "What to say to the model first; if a plan or a test waits, what to change in it. Without it, that is accepted.",
+            "TEXT",
+        ),
+    ] = "",
     repo: Repo = Path(),
     *,
     flags: Flags,
@@ -66,7 +73,7 @@ def resume(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Resume a fix that was interrupted or killed, or that reached a limit.
+    """Resume a fix that was interrupted or killed, that reached a limit, or whose plan or test waits for you.
 
     The model gets the same messages as before, byte for byte. An interrupted call is not run again. The work tree is
     restored to its last state. All settings stay the same, except those given here.
@@ -78,7 +85,7 @@ def resume(
     screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json)
     _ask(flags)
     resumed, lines = Session.open(sessions_here(repo).find(session))
-    finish(_resumed(resumed, lines, "", flags, hand_over, screen), screen)
+    finish(_resumed(resumed, lines, tell, flags, hand_over, screen), screen)
 
 
 @takes_settings(
@@ -165,7 +172,7 @@ async def carried_on(
     state = state_folder()
     for sink in screen.sinks:
         session.listen(sink)
-    request = request_of(point, changed, hand_over, state, screen.say)
+    request = request_of(point, changed, hand_over, state, screen.say, screen.inbox)
     await flow.check(request, state, screen.say)
     screen.read(lines)
     if point.tell and used_embedded_engine(point.started):

@@ -46,6 +46,12 @@ class End:
 
 
 ENDS = [
+    End(
+        r"m3agent fix .*--(plan|spec)$",
+        (2,),
+        says="the embedded engine cannot propose",
+        why="it takes a language model; test_proposal.py has one",
+    ),
     End(r"m3agent serve$", (130,), until=r"ready ", why="it serves until Ctrl-C"),
     End(
         r"m3agent serve fetch",

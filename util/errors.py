@@ -42,6 +42,7 @@ class Status(StrEnum):
     UNVERIFIED = "unverified"
     FAILED = "failed"
     EMPTY = "empty"
+    PROPOSED = "proposed"
     LIMIT = "limit"
     STALLED = "stalled"
     INTERRUPTED = "interrupted"
@@ -60,6 +61,7 @@ EXIT_CODES: dict[Status, int] = {
     Status.ERROR: 3,
     Status.LIMIT: 6,
     Status.STALLED: 6,
+    Status.PROPOSED: 7,
     Status.INTERRUPTED: 130,
 }
 

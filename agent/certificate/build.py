@@ -45,8 +45,13 @@ def statement_of(
     started: datetime,
     issue: Issue | None = None,
     made_by: Maker | None = None,
+    accepted: Sequence[str] = (),
 ) -> Statement:
-    """Return the certificate of a verified patch. Blocking."""
+    """Return the certificate of a verified patch. Blocking.
+
+    Args:
+        accepted: Files of the patch with tests that a person accepted before the code was changed.
+    """
     tests = {
         "without_patch": _counts(evidence.before),
         "with_patch": _counts(evidence.after),
@@ -90,6 +95,7 @@ def statement_of(
         "tampering": evidence.tampering,
         "review": [{"path": found.path, "line": found.line, "what": found.what} for found in evidence.review],
         "pinned": evidence.pinned,
+        "accepted": accepted,
         "issue": None
         if issue is None
         else {name: getattr(issue, name) for name in ("title", "text", "source")},

@@ -199,6 +199,10 @@ class Predicate(_Part):
         default=(),
         description="Existing tests that check the behaviour which the issue changes, as the model or `--pinned` named them. The field is missing if there are none.",
     )
+    accepted: tuple[str, ...] = Field(
+        default=(),
+        description="New files of the patch with tests that a person accepted before the code was changed. The field is missing if there are none.",
+    )
     issue: AboutIssue | None
     made_by: Maker | None
     tool: Tool
@@ -230,10 +234,11 @@ class Statement(_Part):
         return json.dumps(self.plain(), indent=2).encode() + b"\n"
 
     def plain(self) -> dict[str, Any]:
-        """Return the certificate as plain data, without the field `pinned` if it is empty: older certificates lack it."""
+        """Return the certificate as plain data, without `pinned` and `accepted` if they are empty: older certificates lack them."""
         plain = self.model_dump(mode="json", by_alias=True)
-        if not self.predicate.pinned:
-            del plain["predicate"]["pinned"]
+        for name in ("pinned", "accepted"):
+            if not getattr(self.predicate, name):
+                del plain["predicate"][name]
         return plain
 
 

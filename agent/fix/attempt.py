@@ -13,6 +13,7 @@ from m3agent.agent.certificate.statement import Environment
 from m3agent.agent.exit_codes import Failure
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.compared_runs import fresh_runs
+from m3agent.agent.fix.proposal import Proposal
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext
 from m3agent.agent.loop import prompt
@@ -45,8 +46,10 @@ from m3agent.serving.client.parameters import SERVER_DEFAULTS, Affinity
 from m3agent.tools.registry import Toolset
 from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners.suites import files_of_tests
+from m3agent.tools.test_report import TestReport
 from m3agent.util.errors import UsageError
 
+REFINE = "What shall the model refine? Enter ends the fix"
 NOTED_SECONDS = 2.0
 """Seconds of waiting for the base tree's tests after which people are told."""
 
@@ -82,6 +85,8 @@ class Attempt:
     """The verification of `patch`."""
     environment: Environment | None = None
     """Where the tests run, if a certificate is wanted."""
+    certified: Verification | None = None
+    """The verification for the certificate, if it is another one than `evidence`."""
     dirty: int = 0
     """Number of files that differed from the commit at the start."""
     rounds: int = 0
@@ -139,12 +144,14 @@ class Attempt:
         baseline: BaselineRun,
         cache_is_warm: asyncio.Event,
         verify: Callable[[], Awaitable[None]],
+        runs: TreeRuns | None = None,
     ) -> None:
         """Run the loop to its end, and set `outcome` and `patch`. The patch may be empty.
 
         Args:
             cache_is_warm: Set by the first attempt once the server has read its prompt. The other attempts wait for
                 it, so that the server finds their prompts in its cache.
+            runs: Runs the tests of a proposal; without one, none is asked for.
 
         Raises SandboxError, ModelServerError, M3AgentError: The attempt ended early.
         """
@@ -173,12 +180,20 @@ class Attempt:
             loop = self._new_loop(client, self.sandbox, run_context, self.messages, on_delta, baseline)
             self.loop = loop
             loop.review = lambda said: self._review(said, loop, verify)
+            proposal = Proposal(loop, self._ask, self.request, runs)
+            if runs is not None:
+                loop.review = lambda said: (
+                    proposal.review(said) if loop.proposes else self._review(said, loop, verify)
+                )
             if (point := self.request.resume) is not None:
                 await self.sandbox.rollback(point.tree)
                 loop.resume_from(point)
+                proposal.resume_from(point)
                 if point.returned and point.returned["turn"] == point.turn and loop.awaits_user:
                     loop.user_message = loop.user_message or point.returned["text"]  # logged, but not sent
-            self.outcome = await loop.run(self.pending)
+            with self.request.inbox.heard_by(loop.hear):
+                outcome = await loop.run(self.pending)
+            self.outcome = proposal.waiting or outcome
             if self.request.answer == "only":
                 await self.sandbox.rollback(self.sandbox.workspace.base)
             await self._take_patch()
@@ -201,6 +216,27 @@ class Attempt:
         return patch
 
     async def _review(self, said: str, loop: Loop, verify: Callable[[], Awaitable[None]]) -> str:
+        """Return the message that sends the model on; empty if the person has nothing to refine either."""
+        told = await self._verdict_returned(said, loop, verify)
+        inbox = self.request.inbox
+        may_ask = inbox.refines and not self.request.settings.yes and self.variation.of == 1
+        if not told and not loop.heard and may_ask and not loop.limits.reached():
+            await verify()
+            if answer := await self._ask(REFINE, loop):
+                loop.hear(answer)
+        return told
+
+    async def _ask(self, question: str, loop: Loop) -> str | None:
+        """Ask the person, if there is one; None if nobody answers. The time until the answer does not count."""
+        if self.request.inbox.ask is None:
+            return None
+        begun = time.monotonic()
+        answer = await self.request.inbox.ask(question)
+        self.limits.started += time.monotonic() - begun
+        loop.calls.deadline = self.limits.deadline
+        return answer
+
+    async def _verdict_returned(self, said: str, loop: Loop, verify: Callable[[], Awaitable[None]]) -> str:
         """Verify the change that the model calls done.
 
         A change that may not be handed over goes back as well.
@@ -266,9 +302,19 @@ class Attempt:
         Args:
             known: Cache of verifications, by tree id.
         """
-        if self.patch is None or self.patch.empty or self.evidence is not None:
+        waits = self.outcome is not None and self.outcome.kind == "proposed"
+        if self.patch is None or self.patch.empty or self.evidence is not None or waits:
             return
         assert self.workspace is not None
+        workspace, patch = self.workspace, self.patch
+        known_before: Callable[[], Awaitable[TestReport | None]] | None = baseline.partial
+        if (
+            self.loop is not None and self.loop.start
+        ):  # the accepted test is a test of the tree without the patch
+            workspace, known_before = Workspace(self.workspace.store, self.loop.start), None
+            patch = workspace.patch(self.patch.tree)
+            if patch.empty:
+                return
         key = " ".join([self.patch.tree, *sorted(self.pinned)])
         if key not in known:
             settings = self.request.settings
@@ -280,11 +326,11 @@ class Attempt:
             noted = asyncio.get_running_loop().call_later(NOTED_SECONDS, note)
             try:
                 known[key] = await verify(
-                    self.workspace,
-                    self.patch,
+                    workspace,
+                    patch,
                     runs,
                     settings.reruns,
-                    baseline.partial,
+                    known_before,
                     60 * settings.verify_minutes,
                     self.request.issue.text,
                     self.pinned,
@@ -301,6 +347,36 @@ class Attempt:
         self.evidence = evidence
         by: Literal["gate", "end"] = "gate" if self.outcome is None else "end"
         session_events.log_verification(self.session, evidence, self.rounds + 1, by)
+
+    async def verify_whole(self, runs: TreeRuns, baseline: BaselineRun) -> None:
+        """Verify the whole patch for the certificate, if the verdict rests on an accepted test: a check can only repeat that.
+
+        Raises SandboxError: A sandbox failed.
+        """
+        is_wanted = self.request.certificate is not None and self.evidence is not None and self.accepted
+        if not is_wanted or self.patch is None or self.workspace is None:
+            return
+        settings, issue = self.request.settings, self.request.issue.text
+        seconds = 60 * settings.verify_minutes
+        self.certified = await verify(
+            *(
+                self.workspace,
+                self.patch,
+                runs,
+                settings.reruns,
+                baseline.partial,
+                seconds,
+                issue,
+                self.pinned,
+            )
+        )
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """The files of the test that the person accepted."""
+        if self.workspace is None or self.loop is None or not self.loop.start:
+            return ()
+        return tuple(self.workspace.patch(self.loop.start).paths)
 
     def _first_messages(self, run_context: RunContext) -> list[dict[str, Any]]:
         issue, settings, endpoint = self.request.issue, self.request.settings, run_context.endpoint
@@ -323,6 +399,7 @@ class Attempt:
             submodules=run_context.submodules,
             hint=self.variation.hint,
             answer=self.request.answer,
+            proposes=self.request.proposes,
         )
 
     def _new_loop(
@@ -367,5 +444,6 @@ class Attempt:
             window,
             baseline=lambda: baseline.known,
             append_only=training,
+            proposes=self.request.proposes,
             answer=self.request.answer,
         )

@@ -21,6 +21,8 @@ from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.attachments import load_attachments
 from m3agent.agent.issue.images import fitting
 from m3agent.agent.issue.load import Issue, issue_of, load_issue
+from m3agent.agent.loop.inbox import Inbox
+from m3agent.agent.loop.prompt import Proposes
 from m3agent.agent.loop.resume import ResumePoint, used_embedded_engine
 from m3agent.agent.mcp.config import configured
 from m3agent.agent.repo.plain_folder import open_folder
@@ -84,12 +86,16 @@ async def new_fix(
     say: Callable[[str], None],
     sinks: Sequence[Callable[[Line], None]],
     listener: Callable[[str], Callable[[Delta], None]] = lambda _: lambda _: None,
+    inbox: Inbox | None = None,
+    proposes: Proposes = "",
 ) -> FixResult:
     """Read the issue and the settings, and run the fix.
 
     Args:
         flags: Settings that override all others.
         listener: Returns the callback for the streamed answers of a session, given its id.
+        inbox: What the person says while the model works, and whom to ask; None for nobody.
+        proposes: What the person wants to accept before the model works.
 
     Raises M3AgentError: The input is missing or invalid. Later failures are results.
     """
@@ -106,7 +112,15 @@ async def new_fix(
 
     issue = await in_background(read)
     mcp = configured(repository, settings, state, env, say)
-    request = FixRequest(issue, repository, settings, hand_over=hand_over, mcp=mcp, certificate=certificate)
+    request = FixRequest(
+        *(issue, repository, settings),
+        hand_over,
+        None,
+        mcp,
+        certificate=certificate,
+        inbox=inbox or Inbox(),
+        proposes=proposes,
+    )
     await check(request, state, say)
     with contextlib.closing(Session.create(state, sinks)) as session:
         return await fix(request, session, state, say=say, listener=listener)
@@ -137,7 +151,12 @@ async def new_question(
 
 
 def request_of(
-    point: ResumePoint, changed: Flags, hand_over: HandOver, state: Path, say: Callable[[str], None]
+    point: ResumePoint,
+    changed: Flags,
+    hand_over: HandOver,
+    state: Path,
+    say: Callable[[str], None],
+    inbox: Inbox | None = None,
 ) -> FixRequest:
     """Return the request that continues an earlier fix.
 
@@ -150,7 +169,10 @@ def request_of(
     repository = opened(folder, settings, state, again=True)
     what = Issue(issue["title"], issue["text"], issue["source"], issue["digest"])
     mcp = configured(repository, settings, state, os.environ, say) if point.tools else ()
-    return FixRequest(what, repository, settings, hand_over=hand_over, resume=point, mcp=mcp)
+    proposes: Proposes = point.started.get("proposes", "")
+    return FixRequest(
+        *(what, repository, settings, hand_over, point, mcp), proposes=proposes, inbox=inbox or Inbox()
+    )
 
 
 def _settings(point: ResumePoint, changed: Flags, folder: Path) -> Settings:

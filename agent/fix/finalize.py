@@ -170,12 +170,13 @@ def _certify(attempt: Attempt, patch: Patch, path: Path) -> str:
     started = datetime.now(UTC) - timedelta(seconds=time.monotonic() - attempt.started)
     statement = statement_of(
         CertifiedChange(workspace, patch, patch.text, base, Source(kind="fix", commit=None)),
-        attempt.evidence,
+        attempt.certified or attempt.evidence,
         attempt.environment,
         request.settings,
         started,
         request.issue,
         maker_of(loop.model.client.endpoint.model),
+        attempt.accepted,
     )
     write(statement, path)
     return f"the certificate is in {path}"
@@ -312,6 +313,8 @@ def judge(outcome: Outcome, evidence: Verification | None, *, may_answer: bool =
         return Status.VERIFIED, evidence.reason
     if outcome.kind == "limit":
         return Status.LIMIT, outcome.reason
+    if outcome.kind == "proposed":
+        return Status.PROPOSED, outcome.reason
     if outcome.kind == "stalled":
         return Status.STALLED, outcome.reason
     if evidence is None and may_answer and outcome.text.strip():

@@ -12,13 +12,20 @@ from pathlib import Path
 from m3agent.agent.certificate.build import described_environment
 from m3agent.agent.certificate.statement import Environment
 from m3agent.agent.delivery.pull_request import destination
-from m3agent.agent.endpoint.choice import EndpointChoice, choose_endpoint, opened, required_model_server
+from m3agent.agent.endpoint.choice import (
+    EndpointChoice,
+    ModelServer,
+    choose_endpoint,
+    opened,
+    required_model_server,
+)
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.fix.collection import collected, not_importable
 from m3agent.agent.fix.compared_runs import baseline_run
 from m3agent.agent.fix.finalize import FixResult, end, end_early
+from m3agent.agent.fix.proposal import PROPOSALS
 from m3agent.agent.fix.ranking import Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext, prepare
@@ -72,6 +79,8 @@ async def check(request: FixRequest, state: Path, say: Callable[[str], None]) ->
     request.hand_over.check(request.repository)
     if caution := await asyncio.to_thread(request.hand_over.caution, request.repository):
         say(caution)
+    if request.proposes and request.settings.attempts > 1:
+        raise UsageError(f"--{request.proposes} is for one attempt: leave out --attempts")
     if request.settings.training and request.settings.attempts > 1:
         raise UsageError("--training is for one conversation: leave out --attempts")
     await asyncio.to_thread(_choice, request, state)
@@ -83,7 +92,13 @@ async def check(request: FixRequest, state: Path, say: Callable[[str], None]) ->
 def _choice(request: FixRequest, state: Path) -> EndpointChoice:
     """Choose what to talk to. Only a language model can answer a question."""
     choose = required_model_server if request.answer == "only" else choose_endpoint
-    return choose(request.settings, state)
+    choice = choose(request.settings, state)
+    if request.proposes and (choice.source if isinstance(choice, ModelServer) else "embedded") == "embedded":
+        raise UsageError(
+            f"the embedded engine cannot propose a {PROPOSALS[request.proposes]}: name a model server with --endpoint, or start one with "
+            "m3agent serve"
+        )
+    return choice
 
 
 async def fix(
@@ -271,8 +286,10 @@ async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
             if attempt is not first:
                 await _set_up(attempt, first, prepared)
             runs = attempt.fresh_runs(prepared.backend, prepared.spec, bytecode)
-            await attempt.work(prepared.run_context, baseline, cache_is_warm, verify)
+            await attempt.work(prepared.run_context, baseline, cache_is_warm, verify, runs)
             await verify()
+            async with verifying:
+                await attempt.verify_whole(runs, baseline)
         except FAILURES as error:
             attempt.failure = error
 

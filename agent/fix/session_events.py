@@ -62,6 +62,7 @@ def session_started(
         sandbox={"backend": backend, "image": request.settings.image, "memory": request.settings.memory},
         settings=request.settings.public(),
         tree=tree,
+        proposes=request.proposes,
         attempt={**dataclasses.asdict(variation), "group": group} if variation.of > 1 else None,
     )
 

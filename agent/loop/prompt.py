@@ -61,10 +61,37 @@ ANSWERS: Mapping[Answer, str] = {
     ),
 }
 """How the first message states what the user wants."""
+Proposes = Literal["", "plan", "spec"]
+"""What the model proposes before it works; a person has to accept it."""
+PROPOSE: Mapping[Proposes, str] = {
+    "plan": (
+        "First make a plan. Find out what you need with the tools, but change nothing yet: what you change now is undone. Then "
+        "answer without a call: what causes the issue, what you will change in which files, and which test will show that it is "
+        "fixed. The user accepts the plan before you carry it out."
+    ),
+    "spec": (
+        "First write only a test that states the issue, in a new file: it must fail now, because of the issue, and pass once that is "
+        "fixed. Change nothing else yet. Run it, then answer without a call, and say what it states. The user accepts the test "
+        "before you fix the issue."
+    ),
+}
+ACCEPTED: Mapping[Proposes, str] = {
+    "plan": "The user accepts the plan. Carry it out.",
+    "spec": (
+        "The user accepts the test. It belongs to the repository now, so a change to it does not count. Fix the issue, so that it "
+        "passes."
+    ),
+}
+CORRECTED = "The user does not accept that yet, and says:\n\n{}\n\nAnswer without a call once it is as the user wants."
+NOT_ONLY_TESTS = (
+    "Only a new file with a test may change before the user accepts it. Undo your changes to: {}."
+)
+NOT_RED = "No test that you added is red on the present code: {}. Write one that fails because of the issue."
 LIMIT_REACHED = (
     "The limit of {limit} is reached and no more tools can be called. Say in a few sentences what you found, what you "
     "changed, and what is still to be done."
 )
+SAID = "The user says this while you work. Take it into account and go on:\n\n{}"
 RESUMED = (
     "The session was interrupted and continues now, with the work tree as you left it. Continue where "
     "you stopped."
@@ -98,6 +125,7 @@ def first_messages(
     hint: str = "",
     network: bool = False,
     answer: Answer = "no",
+    proposes: Proposes = "",
 ) -> list[dict[str, Any]]:
     """Return the system message and the first user message.
 
@@ -136,6 +164,8 @@ def first_messages(
         )
     text = f"{context.text}{state}\n{ANSWERS[answer].format(harmless(issue.text.strip()))}"
     text += _about_images(issue, images=images)
+    if proposes:
+        text += f"\n{PROPOSE[proposes]}\n"
     if hint:
         text += f"\n{hint}\n"
     parts = [

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.loop import turn_events
 from m3agent.agent.loop.completion_gate import pinned_tests, was_accepted
@@ -30,7 +31,7 @@ from m3agent.serving.client.messages import ToolCall
 from m3agent.tools.registry import understood
 from m3agent.util.errors import Status, UsageError
 
-RESUMABLE = frozenset({Status.INTERRUPTED, Status.ERROR, Status.LIMIT})
+RESUMABLE = frozenset({Status.INTERRUPTED, Status.ERROR, Status.LIMIT, Status.PROPOSED})
 """Statuses of sessions that can be resumed: the model had not said that it was done."""
 
 WORK_TREE_CHANGED = (
@@ -69,6 +70,16 @@ class ResumePoint:
     """Time that earlier processes worked on the session."""
     tell: str = ""
     """The user's message to the model."""
+    proposes: str = ""
+    """What the person has not accepted yet: `plan` or `spec`; empty if nothing."""
+    waits: bool = False
+    """Whether a proposal waits for the person's answer."""
+    answered: Line = field(default_factory=dict)
+    """The person's answer to a proposal since the last request; empty without one."""
+    spec_tree: str = ""
+    """The base tree with the test that the person accepted; empty without one."""
+    said: list[str] = field(default_factory=list)
+    """What the person said since the last request."""
     used: Totals = field(default_factory=Totals)
     """Tokens and cost so far."""
     tests: SessionTests = field(default_factory=SessionTests)
@@ -98,6 +109,11 @@ class ResumePoint:
             for call in (turn.asked if turn is not None else ())
             if call.id not in answered or self._is_later(call.id, messages)
         ]
+
+    def unheard(self, messages: Sequence[dict[str, Any]]) -> list[str]:
+        """Return what the person said and the conversation does not have."""
+        last = str(messages[-1]["content"])
+        return [text for text in self.said if harmless(text) not in last]
 
     @staticmethod
     def _is_later(identity: str, messages: Sequence[dict[str, Any]]) -> bool:
@@ -133,6 +149,24 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
         tools=record.other_tools,
         turns=record.turns,
     )
+    point.proposes = started.get("proposes", "")
+    proposed, restored = dict[str, Any](), ""
+    for line in lines:
+        if line["type"] == "proposal":
+            proposed, point.waits = line, True
+        elif line["type"] == "proposal.answered":
+            point.waits, point.answered = False, line
+            if line["accepted"]:
+                point.proposes = ""
+                point.spec_tree = proposed["tree"] if proposed["kind"] == "spec" else ""
+                restored = proposed["tree"]
+        elif line["type"] == "person.message":
+            point.said.append(line["text"])
+        elif line["type"] == "turn.started":
+            point.said.clear()
+            point.answered = {}
+        elif line["type"] == "call.finished":
+            restored = ""
     for turn in record.own_turns:
         if turn.finished:
             point.used.add(turn_events.answer_of(turn.finished), turn.finished["price"])
@@ -151,6 +185,7 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
             point.rounds += 1
             point.returned = returned
             point.named_red |= dict.fromkeys(returned["tests"], returned["tree"])
+    point.tree = restored or point.tree
     if record.turns and not record.turns[-1].of_type("feedback"):
         last = record.turns[-1]
         if any(map(was_accepted, last.of_type("gate"))):

@@ -35,6 +35,7 @@ NOT_COMPARED: Mapping[str, str] = {
     "patch.sha256": "it is compared before the tests run, if the check has the patch in the form in which it was certified",
     "patch.source": "the check may get the same patch in another form; the commit is compared before the tests run",
     "issue": "the check takes the issue from the certificate",
+    "accepted": "no test run can show what a person accepted",
     "made_by.model": "no test run can show which model made a patch",
     "started": "each verification has its own time",
     "finished": "each verification has its own time",

@@ -293,6 +293,12 @@ def _followed(line: Line) -> Incident:
     return Incident("followed", told, bad=False)
 
 
+def _proposal(line: Line) -> Incident:
+    tests = mapping(line, "tests")
+    red = "".join(f"\n{ident}: {error}" for ident, error in tests.items())
+    return Incident("proposal", f"waits until the person accepts it{red}", bad=False)
+
+
 def _changed(line: Line) -> Incident:
     return Incident("changed", ", ".join(f"{letter} {path}" for letter, path in _changes(line)), bad=False)
 
@@ -321,6 +327,11 @@ INCIDENTS: Mapping[str, Callable[[Line], Incident]] = {
     "session.resumed": _resumed,
     "session.forked": _forked,
     "pull.followed": _followed,
+    "proposal": _proposal,
+    "proposal.answered": lambda line: Incident(
+        "person", "accepted" if line.get("accepted") is True else text(line, "text"), bad=False
+    ),
+    "person.message": lambda line: Incident("person", text(line, "text"), bad=False),
     "feedback": lambda line: Incident("verdict", f"{words.sent_back(line)}:\n{text(line, 'text')}"),
     "context.summarised": _summary,
     "file.changed": _changed,

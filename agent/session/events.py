@@ -60,6 +60,7 @@ class SessionStarted(Event, name="session.started"):
     settings: dict[str, Any]
     tree: str
     attempt: dict[str, Any] | None = None
+    proposes: str = ""
 
 
 class SessionResumed(Event, name="session.resumed"):
@@ -85,6 +86,30 @@ class PullFollowed(Event, name="pull.followed"):
     round: int
     head: str
     handled: list[str]
+
+
+class PersonMessage(Event, name="person.message"):
+    """A person said something while the model worked. The model gets it with its next request."""
+
+    text: str
+
+
+class Proposal(Event, name="proposal"):
+    """The model proposed what the person wanted to see first; the session goes on once the person accepts it."""
+
+    turn: int
+    kind: Literal["plan", "spec"]
+    text: str
+    tests: dict[str, str]
+    tree: str
+
+
+class ProposalAnswered(Event, name="proposal.answered"):
+    """The person accepted or corrected the last proposal."""
+
+    turn: int
+    accepted: bool
+    text: str
 
 
 class EnvironmentReady(Event, name="environment.ready"):

@@ -215,7 +215,10 @@ class End:
                 f"{self._caution()}writes it into your work tree{beside}",
             )
         elif status in RESUMABLE and self.line["turns"]:
-            yield f"m3agent sessions resume {name}{there}{self._higher_limit()}", "continues here"
+            waits, resume = status == Status.PROPOSED, f"m3agent sessions resume {name}{there}"
+            yield f"{resume}{self._higher_limit()}", "accepts it and goes on" if waits else "continues here"
+            if waits:
+                yield f"{resume} --tell TEXT", "says what to change"
         elif status == Status.INTERRUPTED:
             yield "type the same command again", "no model was asked yet"
         advice = f"m3agent sessions fork {name}{there} --tell TEXT", "continues with your advice"

@@ -26,6 +26,7 @@ def test_exit_codes_are_those_of_the_contract() -> None:
         "error": 3,
         "limit": 6,
         "stalled": 6,
+        "proposed": 7,
         "interrupted": 130,
     }
     assert set(EXIT_CODES) == set(Status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ import typer
 from m3agent.agent.fix.finalize import FixResult
 from m3agent.agent.report.text import UNKNOWN
 from m3agent.agent.ui.event_printer import Screen
-from m3agent.cli.each import check, fix_each
+from m3agent.cli.each import check, fix_each, kept_in
+from m3agent.util.append_only import AppendOnlyFile
 from m3agent.util.errors import EXIT_CODES, Status, UsageError
 from tests.agent.scripted import BUGGY, MakeRepo
 from tests.command_line import run
@@ -41,7 +43,7 @@ def fix_all(tmp_path: Path) -> FixAll:
             file = tmp_path / "issues"
             file.write_text(text)
         with pytest.raises(typer.Exit) as ended:
-            fix_each(file, begin, json_result=False)
+            fix_each(file, begin, json_result=False, kept=kept_in(tmp_path, tmp_path))
         return ended.value.exit_code
 
     return fix_all
@@ -69,6 +71,38 @@ def test_an_interruption_stops_all(fix_all: FixAll, capsys: pytest.CaptureFixtur
     assert "three" not in capsys.readouterr().err
 
 
+def test_what_came_to_an_end_is_not_fixed_again(
+    fix_all: FixAll, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The results are on the disk before the next issue begins, so a kill loses none."""
+    assert fix_all("one\ntwo\nthree", {"one": Status.FAILED, "two": Status.INTERRUPTED}) == 130
+    (results,) = (tmp_path / "each").iterdir()
+    results.write_bytes(results.read_bytes() + b'["ver')  # cut off in the middle of a line
+    capsys.readouterr()
+    assert fix_all("one\ntwo\nthree", {"two": Status.VERIFIED, "three": Status.VERIFIED}) == 1
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[:2] == [
+        "m3agent: 1 of 3 issues ended before and will not be fixed again",
+        "m3agent: issue 2 of 3: two",
+    ]
+    assert [line.split()[:2] for line in shown[-3:]] == [
+        ["failed", "1"],
+        ["verified", "0"],
+        ["verified", "0"],
+    ]
+    assert not [*(tmp_path / "each").iterdir()], "the next run begins anew"
+
+
+def test_two_commands_do_not_fix_the_same_issues(fix_all: FixAll, tmp_path: Path) -> None:
+    path = kept_in(tmp_path, tmp_path)(["one"])
+    path.parent.mkdir()
+    with (
+        contextlib.closing(AppendOnlyFile(path)),
+        pytest.raises(UsageError, match="another m3agent fix --each"),
+    ):
+        fix_all("one", {"one": Status.VERIFIED})
+
+
 def test_the_issues_come_from_standard_input(fix_all: FixAll, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("one\n"))
     assert fix_all("", {"one": Status.VERIFIED}, Path("-")) == 0
@@ -91,7 +125,7 @@ def test_a_file_without_issues_is_refused(tmp_path: Path, content: bytes | None,
         raise AssertionError
 
     with pytest.raises(UsageError, match=f"^--each {file} {reason}$"):
-        fix_each(file, begin, json_result=False)
+        fix_each(file, begin, json_result=False, kept=kept_in(tmp_path, tmp_path))
 
 
 @pytest.mark.parametrize(
