@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -108,7 +108,8 @@ class FixTrials:
             # nothing is kept: no other call needs the tests of such a tree
             baseline = baseline_run(runs, untouched, spec, backend, request.settings, None, lambda _: None)
             stack.push_async_callback(baseline.close)
-            yield Base(runs, baseline)
+            # most variants are wrong, and would not use what starts ahead
+            yield Base(replace(runs, sandboxes=replace(runs.sandboxes, ahead=False)), baseline)
 
     async def _trial(self, fix: Fix, variant: Variant, base: Base) -> tuple[Trial, Verification]:
         settings, workspace = self.request.settings, Workspace(self.history.store, variant.base)
