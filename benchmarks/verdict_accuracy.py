@@ -181,9 +181,16 @@ def table(rows: Sequence[Row]) -> str:
     }
     fixes = fixes_in(rows)
     other = {(row.repository, row.commit) for row in trials if row.language != "Python"}
-    text = f"{len(fixes)} fixes of {len({name for name, _ in fixes})} repositories, {len(other)} of them not Python"
-    head = "| patches | number | verified | unverified | failed | verified, of all |\n|---|" + "---:|" * 5
-    return f"{text}:\n\n{head}\n" + "".join(line(name, those) for name, those in groups.items() if those)
+    verified = [row for row in trials if row.verdict == "verified"]
+    true = sum(row.is_right for row in verified)
+    at_least = wilson(true, len(verified)).low if verified else 0
+    return (
+        f"{len(fixes)} fixes of {len({name for name, _ in fixes})} repositories, {len(other)} of them not Python. Of {len(verified)} "
+        f"verified patches, {true} are right: {at_least:.1%} or more, with a confidence of 95 %.\n\n"
+        "| patches | number | verified | unverified | failed | verified, of all |\n"
+        f"|---|{'---:|' * 5}\n"
+        f"{''.join(line(name, those) for name, those in groups.items() if those)}"
+    )
 
 
 def rates(rows: Sequence[Row]) -> str:

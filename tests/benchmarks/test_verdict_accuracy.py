@@ -45,7 +45,9 @@ def test_lines_are_appended_and_read(tmp_path: Path) -> None:
 
 def test_the_table_counts_by_kind_language_and_label() -> None:
     lines = table(ROWS).splitlines()
-    assert lines[0] == "2 fixes of 2 repositories, 1 of them not Python:"
+    assert lines[0].startswith(
+        "2 fixes of 2 repositories, 1 of them not Python. Of 2 verified patches, 2 are right: 34"
+    )
     counts = {line.split(" | ")[0].lstrip("| "): line.split(" | ")[1:5] for line in lines[4:]}
     assert counts == {
         "whole": ["1", "0", "0", "1"],
