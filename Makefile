@@ -96,13 +96,14 @@ docs: python ## build the site of the documentation into site/
 	@$(in_venv) NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
 	@echo "The site is in site/index.html."
 
-docs-pages: python ## generate pages and parts from the code and uv.lock: docs/commands.md, docs/settings.md, docs/licences.md, agent/api.py, docs/architecture.md, docs/serving.md, docs/fix.md, docs/certificate.schema.json
+docs-pages: python ## generate pages and parts from the code and uv.lock: docs/commands.md, docs/settings.md, docs/licences.md, agent/api.py, docs/architecture.md, docs/serving.md, docs/fix.md, docs/benchmarks.md, README.md, docs/certificate.schema.json
 	@$(in_venv) python scripts/docs/commands_page.py
 	@$(in_venv) python -m scripts.docs.settings_page
 	@$(in_venv) python -m scripts.docs.rooms --write
 	@$(in_venv) python -m scripts.docs.serving_page
 	@$(in_venv) python -m scripts.docs.certificate_schema
 	@$(in_venv) python -m scripts.docs.rules_table
+	@$(in_venv) python -m benchmarks.verdict_accuracy --write
 	@PATH="$(CURDIR)/.setup/uv/bin:$$PATH" uv run --isolated --locked --no-dev --all-extras python scripts/docs/licences_page.py
 
 lint: python ## check style and types

@@ -48,12 +48,14 @@ class Measured(BaseModel):
     trials: tuple[Trial, ...] = ()
     silent: tuple[str, ...] = ()
     """Ids of the commits whose tests do not show that they fix something."""
+    untested: tuple[str, ...] = ()
+    """Ids of the commits of which no test passes on this machine."""
     version: str = __version__
 
     @property
     def commits(self) -> set[str]:
         """Ids of the commits that need not be tried again."""
-        return {*self.silent, *(trial.commit for trial in self.trials)}
+        return {*self.silent, *self.untested, *(trial.commit for trial in self.trials)}
 
 
 @dataclass(frozen=True)

@@ -170,13 +170,15 @@ class Evidence:
     def shown(self) -> set[str]:
         """Tests that the patch adds to or changes in existing files and that show a fix, if no other test does.
 
-        A changed test must be green on both trees without its change: a test that was red could have been weakened.
+        A changed test must be green on both trees without its change: a test that was red could have been weakened. An added
+        one is red on the old code also if its file cannot be imported or compiled there, as in a file that the patch adds.
         """
         if not self.own[1].complete or self.changes.fixed:
             return set()
         red, green = self.own
         changed = {*self.before.passed} & {*self.after.passed}
-        return (self.written | changed) & red.red & {*green.passed} - self.rerun_flaky
+        inside = {ident for ident in self.written if red.red & containers(ident)}
+        return ((self.written | changed) & red.red | inside) & {*green.passed} - self.rerun_flaky
 
     @cached_property
     def fixed(self) -> set[str]:

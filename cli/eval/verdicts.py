@@ -85,12 +85,7 @@ async def _measure(repo: Path, flags: Flags, most: int, seed: int, *, again: boo
         async for fix in _fixes(history, measured):
             if len({trial.commit for trial in measured.trials}) >= most:
                 break
-            trials = await _tried(work, fix, activity)
-            measured = measured.model_copy(
-                update={"trials": (*measured.trials, *trials)}
-                if trials
-                else {"silent": (*measured.silent, fix.commit)}
-            )
+            measured = await _with(measured, fix, work, activity)
             await asyncio.to_thread(write, kept, measured)
     return measured
 
@@ -109,18 +104,25 @@ async def _fixes(history: CommitHistory, measured: Measured) -> AsyncIterator[Fi
             yield fix
 
 
-async def _tried(work: FixTrials, fix: Fix, activity: Activity) -> list[Trial]:
-    """Verify the variants of a fix, and tell each verdict."""
+async def _with(measured: Measured, fix: Fix, work: FixTrials, activity: Activity) -> Measured:
+    """Return what is known with the variants of one more fix. Tell each verdict."""
+    from m3agent.evals.verdicts.trial import NoTests
+
     trials: list[Trial] = []
     name = f"{fix.commit[:12]} {printable_line(fix.title, 60)}"
     activity.say(name)
-    async for trial in work.of(fix):
-        trials.append(trial)
-        reason = printable_line(trial.reason, MOST_REASON)
-        activity.say(f"  {trial.kind}: {trial.verdict}: {reason} ({trial.seconds:.0f} s)")
-    if not trials:
-        activity.say("  left out: no test is red without it and passes with it")
-    return trials
+    try:
+        async for trial in work.of(fix):
+            trials.append(trial)
+            reason = printable_line(trial.reason, MOST_REASON)
+            activity.say(f"  {trial.kind}: {trial.verdict}: {reason} ({trial.seconds:.0f} s)")
+    except NoTests:
+        activity.say("  left out: none of its tests passes on this machine")
+        return measured.model_copy(update={"untested": (*measured.untested, fix.commit)})
+    if trials:
+        return measured.model_copy(update={"trials": (*measured.trials, *trials)})
+    activity.say("  left out: its tests do not show it, or differ between two runs")
+    return measured.model_copy(update={"silent": (*measured.silent, fix.commit)})
 
 
 def _table(trials: Sequence[Trial], width: int) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from m3agent.agent.certificate.build import Change
-from m3agent.agent.certificate.statement import Base, Source
-from m3agent.agent.patches.verification import VerifyRequest, fresh_runs_for, verify_change
+from m3agent.agent.fix.compared_runs import baseline_run
+from m3agent.agent.patches.verification import VerifyRequest, fresh_runs_for
 from m3agent.agent.verify.accuracy import Trial
+from m3agent.agent.verify.baseline import BaselineRun
 from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.agent.verify.verify import Verification, verify
 from m3agent.evals.create.history import CommitHistory
 from m3agent.evals.verdicts.variants import MUTANTS, RIGHT, Fix, Variant, faulty, variants_of
 from m3agent.sandbox.store.workspace import Workspace
@@ -34,6 +35,18 @@ class Shown:
         return (self.turned | self.kept) - {*report.passed}
 
 
+class NoTests(Exception):
+    """Of a fix's tree, no test passes here: the tests may need what this machine lacks."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A tree that patches start from. Its tests run once."""
+
+    runs: TreeRuns
+    baseline: BaselineRun
+
+
 @dataclass(frozen=True)
 class FixTrials:
     """Verifies variants of fixes."""
@@ -50,67 +63,93 @@ class FixTrials:
         """Yield what verification says about the variants of a fix; nothing if its tests do not show it.
 
         Raises:
+            NoTests: No test of the fix passes here.
             EnvironmentFault, SandboxError: This machine cannot test the fix.
         """
         store, random = self.history.store, Random(f"{self.seed} {fix.commit}")  # noqa: S311 (repeatable, and no secret)
-        tested = Workspace(store, fix.tested)
-        runs, _, _ = await fresh_runs_for(self.request, tested, self.state, self.folder, self.say)
-        try:
-            shown = await _shown(runs, fix)
+        async with self._base(fix.tested) as tested:
+            shown = await _shown(tested, fix)
             if shown is None:
                 return
-            variants = variants_of(store, fix, lambda: _other_tests(self.history, fix, shown))
-            for variant in variants:
-                yield await self._trial(fix, variant)
-            mutants = 0
-            for variant in faulty(store, fix, random):
-                if variant.kind == "mutant" and mutants == MUTANTS:
-                    return
-                if await _is_wrong(runs, variant, shown):
-                    mutants += variant.kind == "mutant"
-                    yield await self._trial(fix, variant)
-        finally:
-            await runs.sandboxes.close_unused()
+            for variant in variants_of(store, fix, lambda: _other_tests(self.history, fix, shown)):
+                if variant.base == fix.tested:
+                    trial, _ = await self._trial(fix, variant, tested)
+                else:
+                    async with self._base(variant.base) as base:
+                        trial, _ = await self._trial(fix, variant, base)
+                yield trial
+            async for trial in self._wrong(fix, faulty(store, fix, random), tested, shown):
+                yield trial
 
-    async def _trial(self, fix: Fix, variant: Variant) -> Trial:
-        started, workspace = time.monotonic(), Workspace(self.history.store, variant.base)
-        patch = workspace.patch(variant.tree)
-        base = Base(commit=fix.parent, tree=variant.base, uncommitted=0)
-        change = Change(workspace, patch, patch.text, base, Source(kind="commits", commit=None))
-        # no notes: a trial has a line of its own
-        found, _ = await verify_change(change, self.request, self.state, self.folder, lambda _: None)
-        return Trial(
+    async def _wrong(
+        self, fix: Fix, variants: Iterable[Variant], base: Base, shown: Shown
+    ) -> AsyncIterator[Trial]:
+        """Yield the trials of those variants with which the same test is red twice that shows the fix, or that passed before.
+
+        The verification's own run of the tests is the second one, unless it says nothing about these tests.
+        """
+        mutants = 0
+        for variant in variants:
+            if variant.kind == "mutant" and mutants == MUTANTS:
+                return
+            if lost := shown.lost(await base.runs.run(variant.tree, "label")):
+                trial, found = await self._trial(fix, variant, base)
+                if lost & found.after.red or lost & shown.lost(await base.runs.run(variant.tree, "label")):
+                    mutants += variant.kind == "mutant"
+                    yield trial
+
+    @contextlib.asynccontextmanager
+    async def _base(self, tree: str) -> AsyncIterator[Base]:
+        request, workspace = self.request, Workspace(self.history.store, tree)
+        runs, spec, backend = await fresh_runs_for(request, workspace, self.state, self.folder, self.say)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(runs.sandboxes.close_unused)
+            untouched = await runs.sandboxes.first(tree)
+            # nothing is kept: no other call needs the tests of such a tree
+            baseline = baseline_run(runs, untouched, spec, backend, request.settings, None, lambda _: None)
+            stack.push_async_callback(baseline.close)
+            # most variants are wrong, and would not use what starts ahead
+            yield Base(replace(runs, sandboxes=replace(runs.sandboxes, ahead=False)), baseline)
+
+    async def _trial(self, fix: Fix, variant: Variant, base: Base) -> tuple[Trial, Verification]:
+        settings, workspace = self.request.settings, Workspace(self.history.store, variant.base)
+        patch, seconds = workspace.patch(variant.tree), 60 * settings.verify_minutes
+        found = await verify(workspace, patch, base.runs, settings.reruns, base.baseline.partial, seconds)
+        trial = Trial(
             commit=fix.commit,
             kind=variant.kind,
             is_right=variant.kind in RIGHT,
             verdict=found.verdict,
             rule=found.rule,
             reason=found.reason,
-            seconds=round(time.monotonic() - started, 1),
+            seconds=round(found.seconds, 1),
         )
+        return trial, found
 
 
-async def _shown(runs: TreeRuns, fix: Fix) -> Shown | None:
-    """Run the commit's tests without its code and twice with it; None if they do not show the fix."""
-    before = await runs.run(fix.tested, "label-before")
-    after = [await runs.run(fix.whole, f"label-after-{number}") for number in (1, 2)]
-    if not all(report.complete for report in after):
+async def _shown(base: Base, fix: Fix) -> Shown | None:
+    """Run the commit's tests without its code and twice with it.
+
+    Returns:
+        None if the tests cannot label a patch: none shows the fix, two runs with the code differ, or a test is red with the code
+        that passes without it or is in a file that shows the fix, because it needs what this machine lacks.
+
+    Raises:
+        NoTests: None passes with the code.
+    """
+    # the tests may end the process without the code
+    before = await base.baseline.partial() or await base.runs.run(fix.tested, "label-before")
+    after = [await base.runs.run(fix.whole, f"label-after-{number}") for number in (1, 2)]
+    passed = {*after[0].passed}
+    if not passed:
+        raise NoTests
+    if not all(report.complete for report in after) or passed != {*after[1].passed}:
         return None
-    passed = frozenset(after[0].passed) & frozenset(after[1].passed)
-    kept = passed & frozenset(before.passed)
-    skipped = before.ids - before.red - {*before.passed}
-    turned = passed - kept - skipped
-    return Shown(turned, kept) if turned else None
-
-
-async def _is_wrong(runs: TreeRuns, variant: Variant, shown: Shown) -> bool:
-    """Return whether a test that shows the fix, or that passed before, is red with a variant in two runs."""
-    lost = shown.turned | shown.kept
-    for number in (1, 2):
-        lost &= shown.lost(await runs.run(variant.tree, f"label-{variant.kind.replace(' ', '-')}-{number}"))
-        if not lost:
-            return False
-    return True
+    kept, red = frozenset(before.passed), after[0].red
+    skipped = before.ids - before.red - kept
+    turned = frozenset(passed - kept - skipped)
+    near = {*map(file_of, turned)} & {*map(file_of, red)}
+    return Shown(turned, kept & passed) if turned and not near and not kept & red else None
 
 
 def _other_tests(history: CommitHistory, fix: Fix, shown: Shown) -> str | None:

@@ -101,6 +101,7 @@ def _tested_entry(
 
 Kind = Literal[
     "whole",
+    "whole, tests changed",
     "code",
     "part missing",
     "mutant",
@@ -111,7 +112,8 @@ Kind = Literal[
     "no change",
 ]
 KINDS: Mapping[Kind, str] = {
-    "whole": "the commit as it is",
+    "whole": "the commit as it is, which only adds lines to tests",
+    "whole, tests changed": "the commit as it is, which also changes or removes lines of tests",
     "code": "the commit without its tests, which are in the base and red there",
     "part missing": "the code without one of its changed places",
     "mutant": "the code with another operator in a changed line",
@@ -122,7 +124,7 @@ KINDS: Mapping[Kind, str] = {
     "no change": "an empty line in the code",
 }
 """The kinds of patches."""
-RIGHT: frozenset[Kind] = frozenset({"whole", "code"})
+RIGHT: frozenset[Kind] = frozenset({"whole", "whole, tests changed", "code"})
 MUTANTS = 3
 """Mutants of a fix that its tests must detect."""
 MOST_MUTANTS = 6
@@ -177,8 +179,9 @@ def variants_of(store: TreeStore, fix: Fix, other_tests: Callable[[], str | None
     Args:
         other_tests: Returns another file of tests, which the fix does not change and whose tests pass; None if there is none.
     """
-    code, tested = _Tree(store, fix.whole), _Tree(store, fix.tested)
-    yield Variant("whole", fix.base, fix.whole)
+    code, tested, base = (_Tree(store, tree) for tree in (fix.whole, fix.tested, fix.base))
+    changed_tests = any(_loses_lines(base.text(path), tested.text(path)) for path in fix.tests)
+    yield Variant("whole, tests changed" if changed_tests else "whole", fix.base, fix.whole)
     yield Variant("code", fix.tested, fix.whole)
     if (removed := tested.taking(fix.base, fix.tests)).id != fix.tested:
         yield Variant("tests removed", fix.tested, removed.id)
@@ -232,6 +235,11 @@ def _replaced(rules: Mapping[str, tuple[str, str]], path: str, text: str) -> str
     suffix = PurePosixPath(path).suffix
     rule = rules.get(LIKE.get(suffix, suffix))
     return text if rule is None else re.sub(rule[0], rule[1], text, flags=re.MULTILINE)
+
+
+def _loses_lines(old: str, new: str) -> bool:
+    matcher = difflib.SequenceMatcher(None, _lines(old), _lines(new), autojunk=False)
+    return any(tag in ("replace", "delete") for tag, *_ in matcher.get_opcodes())
 
 
 def _lines(text: str) -> list[str]:

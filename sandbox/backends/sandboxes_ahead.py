@@ -30,9 +30,15 @@ class SandboxesAhead:
     """Limits the sandboxes that start at once. The first that is asked for is ready first."""
     pythons: set[str] = field(default_factory=set)
     """The versions of Python in the sandboxes that started."""
+    ahead: bool = True
+    """Whether `start` starts any. Without it, none starts that nobody uses."""
 
     def start(self, tree: str, number: int) -> None:
         """Start sandboxes for a tree, unless as many wait already."""
+        if self.ahead:
+            self._start(tree, number)
+
+    def _start(self, tree: str, number: int) -> None:
         waiting = self.waiting.setdefault(tree, [])
         waiting += [asyncio.create_task(self._started(tree)) for _ in range(number - len(waiting))]
 
@@ -44,7 +50,7 @@ class SandboxesAhead:
         Raises:
             SandboxError: The sandbox failed.
         """
-        self.start(tree, 1)
+        self._start(tree, 1)
         return await asyncio.shield(self.waiting[tree][0])
 
     @contextlib.asynccontextmanager

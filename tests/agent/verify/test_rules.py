@@ -131,6 +131,13 @@ def test_a_new_test_counts_beside_files_that_cannot_be_imported() -> None:
     assert judge(replace(base, own=own, after=report("a.x", "a.z", "b"))).rule == "turned_red"
 
 
+def test_an_added_test_shows_a_fix_whose_old_code_its_file_cannot_import() -> None:
+    base = Evidence(report("a.x"), report("a.x"), own=(report(errored="a"), report("a.x a.y")))
+    assert (judge(base).rule, base.shown) == ("shown", {"a.py::y"}), "a test that was there shows nothing"
+    assert judge(replace(base, own=(report(errored="a"), report("a.x")))).rule == "no_red_test"
+    assert judge(replace(base, own=(report(errored="b"), report("a.x a.y")))).rule == "no_red_test"
+
+
 TIMED_OUT = replace(report("a.x", "a.y", complete=False), timed_out=True)
 ODD_END = replace(report("a.x", "a.y", complete=False), exit=2, output="KeyError: 'HOME'")
 

@@ -110,6 +110,16 @@ async def test_a_sandbox_that_was_looked_at_is_used_by_the_next_run(
     assert seen == ["start", "end"]
 
 
+async def test_nothing_starts_ahead_if_that_is_not_wanted(runs: TreeRuns, tree: str, seen: list[str]) -> None:
+    runs = replace(runs, sandboxes=replace(runs.sandboxes, ahead=False))
+    runs.sandboxes.start(tree, 2)
+    await asyncio.sleep(0)
+    assert not seen
+    await runs.sandboxes.first(tree)
+    await runs.run(tree, "a")
+    assert seen == ["start", "end"]
+
+
 async def test_a_start_that_fails_matters_only_if_it_is_needed(
     runs: TreeRuns, tree: str, seen: list[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -79,7 +80,7 @@ def test_a_fix_changes_code_and_tests(history: tuple[TreeStore, list[Fix]], repo
 
 def test_every_kind_is_made(history: tuple[TreeStore, list[Fix]]) -> None:
     files = made(history)
-    assert files.keys() == KINDS.keys()
+    assert files.keys() == KINDS.keys() - {"whole, tests changed"}
     assert files["whole"] == files["code"] == {**OLD, **NEW}
     assert files["tests removed"] == OLD
     assert "test_other.py" not in files["test file deleted"]
@@ -90,6 +91,13 @@ def test_every_kind_is_made(history: tuple[TreeStore, list[Fix]]) -> None:
         NEW["calc.py"].replace(new, old) for new, old in (("a + b", "a - b"), ("a <= 0", "a < 0"))
     }
     assert files["mutant"]["calc.py"] not in {OLD["calc.py"], NEW["calc.py"]}
+
+
+def test_a_commit_that_changes_tests_is_of_a_kind_of_its_own(history: tuple[TreeStore, list[Fix]]) -> None:
+    store, (fix,) = history
+    # a fix in the other direction removes lines of tests
+    back = replace(fix, base=fix.tested, tested=fix.base)
+    assert next(variants_of(store, back, lambda: None)).kind == "whole, tests changed"
 
 
 @pytest.mark.parametrize(
@@ -168,9 +176,9 @@ def test_what_is_kept(tmp_path: Path) -> None:
     path = path_of(tmp_path, tmp_path / "repo" / ".git")
     assert path != path_of(tmp_path, tmp_path / "other" / ".git")
     assert read(path) == Measured()
-    measured = Measured(trials=TRIALS, silent=("d" * 40,))
+    measured = Measured(trials=TRIALS, silent=("d" * 40,), untested=("e" * 40,))
     write(path, measured)
-    assert read(path) == measured and measured.commits == {"c" * 40, "d" * 40}
+    assert read(path) == measured and measured.commits == {"c" * 40, "d" * 40, "e" * 40}
     assert known_accuracy(tmp_path, tmp_path / "repo" / ".git") == Accuracy.of(TRIALS)
 
 
@@ -189,7 +197,7 @@ def test_a_repository_is_measured_and_told(repo: Path, own_state: Path) -> None:
     measured = run("eval", "verdicts", "--repo", str(repo), "--fixes", "1", "--json")
     assert measured.returncode == 0, measured.stderr
     trials = json.loads(measured.stdout)["trials"]
-    assert {each["kind"] for each in trials} == KINDS.keys()
+    assert {each["kind"] for each in trials} == KINDS.keys() - {"whole, tests changed"}
     wrong = {each["kind"]: each["verdict"] for each in trials if each["kind"] not in RIGHT}
     assert "verified" not in wrong.values()
     assert [each["verdict"] for each in trials if each["kind"] in RIGHT] == ["verified"] * 2
