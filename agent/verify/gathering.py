@@ -348,8 +348,8 @@ def _read(work: Work, trees: Trees) -> Evidence:
         EMPTY,
         trees.old,
         trees.new,
-        paths=paths,
-        added=trees.added,
+        paths=frozenset(paths),
+        added=frozenset(trees.added),
         surroundings=sorted(path for path in paths if files.tests.is_surrounding(path, files.base)),
         undone=undone,
         inseparable=trees.inseparable,
@@ -400,7 +400,7 @@ def _hidden(evidence: Evidence, files: PatchedFiles) -> tuple[Finding, ...]:
     built = {place.path for place in seen.reached} - files.base.keys()
     places = seen.reached_beyond(usual, {*files.patch.paths, *built})
     red, green = evidence.own
-    places += green.signs.reached_beyond(red.signs, files.patch.paths)
+    places += green.signs.reached_beyond(red.signs, {*files.patch.paths})
     places = [place for place in places if place.path not in evidence.undone]
     return findings_at(places, lambda path: files.new(path) or b"")
 
