@@ -14,6 +14,7 @@ from m3agent.agent.certificate.statement import VERSION, Base, Environment, Make
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.settings.settings import Settings
 from m3agent.agent.verify.pair import OWN_TESTS
+from m3agent.agent.verify.test_sets import TEST_SETS
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
@@ -52,16 +53,6 @@ def statement_of(
     Args:
         accepted: Files of the patch with tests that a person accepted before the code was changed.
     """
-    tests = {
-        "without_patch": _counts(evidence.before),
-        "with_patch": _counts(evidence.after),
-        "red_to_green": _with_runs(evidence.fixed, evidence),
-        "broken": _with_runs(evidence.broken, evidence),
-        "still_red": _with_runs(evidence.still_red, evidence),
-        "flaky": _with_runs(evidence.flaky, evidence),
-        "added_red": evidence.added_red,
-        "new": evidence.new_tests,
-    }
     predicate = {
         "version": VERSION,
         "verdict": evidence.verdict,
@@ -75,22 +66,14 @@ def statement_of(
         },
         "result_tree": change.patch.tree,
         "environment": environment.model_dump(),
-        "suites": [
-            {
-                "runner": suite.runner,
-                "folder": suite.root,
-                "evidence": suite.evidence,
-                "ran": suite.name not in {*evidence.left_out, *evidence.after.not_run},
-            }
-            for suite in suites_of(change.workspace.store, change.patch.base)
-        ],
+        "suites": _suites(change, evidence),
         "commands": _commands(evidence),
         "limits": {
             "reruns": settings.reruns,
             "verify_minutes": settings.verify_minutes,
             "baseline_minutes": settings.baseline_minutes,
         },
-        "tests": tests,
+        "tests": _tests(evidence),
         "put_back": evidence.undone,
         "tampering": evidence.tampering,
         "review": [{"path": found.path, "line": found.line, "what": found.what} for found in evidence.review],
@@ -111,6 +94,30 @@ def statement_of(
 def digest_of(patch: bytes) -> str:
     """Return the digest by which a certificate names a patch."""
     return hashlib.sha256(patch).hexdigest()
+
+
+def _suites(change: Change, evidence: Verification) -> list[dict[str, Any]]:
+    not_run = {*evidence.left_out, *evidence.after.not_run}
+    return [
+        {
+            "runner": suite.runner,
+            "folder": suite.root,
+            "evidence": suite.evidence,
+            "ran": suite.name not in not_run,
+        }
+        for suite in suites_of(change.workspace.store, change.patch.base)
+    ]
+
+
+def _tests(evidence: Verification) -> dict[str, Any]:
+    tests: dict[str, Any] = {
+        "without_patch": _counts(evidence.before),
+        "with_patch": _counts(evidence.after),
+    }
+    for each in TEST_SETS:
+        idents = getattr(evidence, each.field)
+        tests[each.certificate] = _with_runs(idents, evidence) if each.has_runs else idents
+    return tests
 
 
 def _counts(report: TestReport) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from m3agent.agent.certificate.statement import Runs, Statement, TestRuns
+from m3agent.agent.verify.test_sets import TEST_SETS
 from m3agent.sandbox.backends.kinds import shown_status
 from m3agent.util.counted import counted
 from m3agent.util.sanitize import printable_line
@@ -42,13 +43,9 @@ def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = 
         ),
         *_shown(said.patch.paths),
     ]
-    for name, found in (
-        ("red to green", tests.red_to_green),
-        ("broken", tests.broken),
-        ("still red", tests.still_red),
-        ("flaky", tests.flaky),
-    ):
-        rows += _listed(name, [runs_of(one) for one in found])
+    sets = {each: getattr(tests, each.certificate) for each in TEST_SETS}
+    for each in (each for each in TEST_SETS if each.has_runs):
+        rows += _listed(each.label, [runs_of(test) for test in sets[each]])
     if said.put_back:
         them = "it" if len(said.put_back) == 1 else "them"
         rows.append(
@@ -59,8 +56,7 @@ def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = 
         )
         rows += _shown(said.put_back)
     for name, texts in (
-        ("new tests", tests.new),
-        ("added red", tests.added_red),
+        *((each.label, sets[each]) for each in TEST_SETS if not each.has_runs),
         ("tampering", said.tampering),
         ("review", [f"{one.path}:{one.line} {one.what}" for one in said.review]),
     ):

@@ -18,6 +18,7 @@ from m3agent.agent.context.output import redact_text
 from m3agent.agent.forge.address import Project
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.report.words import fresh_places
+from m3agent.agent.verify.test_sets import TEST_SETS
 from m3agent.agent.verify.verify import Verification
 from m3agent.util.counted import counted
 from m3agent.util.sanitize import replace_unprintable, without_breaks
@@ -114,11 +115,8 @@ def body(work: Work, project: Project) -> str:
         closes(work.issue, project),
     ]
     parts += ["## Evidence", fenced(one_line(f"{evidence.verdict}: {evidence.reason}", 500))]
-    parts += listed("Red before, green with the patch", evidence.fixed)
-    parts += listed("Broken", evidence.broken)
-    parts += listed("Red before and still red", evidence.still_red)
-    parts += listed("Tests that the patch adds", evidence.new_tests)
-    parts += listed("Flaky, not counted", evidence.flaky)
+    for each in filter(lambda each: each.title, TEST_SETS):
+        parts += listed(each.title, getattr(evidence, each.field))
     if work.uncommitted:
         parts.append(
             f"The tests ran with uncommitted changes to {counted(work.uncommitted, 'file')} that this pull request "

@@ -12,6 +12,7 @@ from typing import Any
 from m3agent.agent.report import text as show
 from m3agent.agent.session.log_reader import Line, items, mapping, number, text, whole
 from m3agent.agent.session.record import is_embedded
+from m3agent.agent.verify.test_sets import TEST_SETS
 from m3agent.tools.registry import traits_of, understood
 from m3agent.util.counted import counted, first_of
 from m3agent.util.sanitize import last_line, printable_line
@@ -74,15 +75,6 @@ STALL_ACTIONS = {
     "forced": "a different step was demanded",
     "stopped": "the session was stopped",
 }
-
-ROWS = (
-    # field of `verify`, the test before the patch, and after it
-    ("fixed", "red", "green"),
-    ("broken", "green", "red"),
-    ("still_red", "red", "red"),
-    ("added_red", "-", "red"),
-    ("flaky", "varies", "varies"),
-)
 
 
 def uncommitted(session_started: Line) -> str:
@@ -208,11 +200,12 @@ def deciding_tests(verify: Line) -> Iterator[tuple[str, str, list[str]]]:
     A test that several fields name comes once: a red test that the patch adds may also be red without the change.
     """
     seen: set[str] = set()
-    for name, before, after in ROWS:
-        tests = [test for test in items(verify, name) if isinstance(test, str) and test not in seen]
-        seen.update(tests)
-        if tests:
-            yield before, after, tests
+    for each in TEST_SETS:
+        if each.after:
+            tests = [test for test in items(verify, each.event) if isinstance(test, str) and test not in seen]
+            seen.update(tests)
+            if tests:
+                yield each.before, each.after, tests
 
 
 def change_of_tests(before: str, after: str) -> str:

@@ -24,6 +24,7 @@ from m3agent.agent.trajectory.history import (
     text_in,
     told_after,
 )
+from m3agent.agent.verify.test_sets import TEST_SETS
 from m3agent.serving.client.messages import TurnTokens
 
 SCHEMA = "ATIF-v1.8"
@@ -219,7 +220,7 @@ def _result(call: CallRecord, read: dict[str, str]) -> dict[str, Any]:
         "digest": log.text(finished, "digest") or None,
         "seconds": log.number(finished, "seconds"),
         "changes": changes or None,
-        "tests": {key: len(log.items(runs[-1], key)) for key in TEST_SETS} if runs else None,
+        "tests": {key: len(log.items(runs[-1], key)) for key in OUTCOMES} if runs else None,
         "stalls": [_stall(stall) for stall in call.of_type("stall")] or None,
     }
     content = read.get(call.key, result_of(call) or "")
@@ -228,7 +229,7 @@ def _result(call: CallRecord, read: dict[str, str]) -> dict[str, Any]:
 
 NOT_SHOWN = ("network.request", "file.changed", "test.finished")
 """Types of events that a trajectory cannot contain if they belong to a turn but to no call."""
-TEST_SETS = ("passed", "failed", "errored", "skipped")
+OUTCOMES = ("passed", "failed", "errored", "skipped")
 
 
 def _stall(stall: Line) -> dict[str, Any]:
@@ -302,7 +303,7 @@ def _agent(record: SessionRecord) -> dict[str, Any]:
 
 def _extra(record: SessionRecord) -> dict[str, Any] | None:
     repository, verify, finished = log.mapping(record.started, "repository"), record.verdict, record.ended
-    lists = ("fixed", "broken", "still_red", "new", "flaky", "added_red", "undone")
+    lists = (*(each.event for each in TEST_SETS), "undone")
     evidence: dict[str, Any] = {key: log.text(verify, key) for key in ("verdict", "reason")}
     evidence |= {key: log.items(verify, key) for key in lists if key in verify}
     extra = {

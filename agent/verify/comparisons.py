@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify.patched_files import Contents
@@ -83,9 +83,7 @@ def always_the_same(name: str, node: Function | ast.Lambda) -> bool:
     parameters = [*node.args.posonlyargs, *node.args.args, *filter(None, [node.args.vararg])]
     other = parameters[1].arg if len(parameters) > 1 else parameters[-1].arg if parameters else ""
     inside = list(own_nodes(node))
-    returned = [each.value for each in inside if isinstance(each, ast.Return) and each.value is not None]
-    if isinstance(node, ast.Lambda):
-        returned = [node.body]
+    returned = _returned(node, inside)
     useful = [each for each in returned if not (isinstance(each, ast.Name) and each.id == "NotImplemented")]
     if not useful:
         return False
@@ -95,6 +93,13 @@ def always_the_same(name: str, node: Function | ast.Lambda) -> bool:
     if truths <= {not COMPARISONS[name]}:
         return False
     return not any(isinstance(each, ast.Name) and each.id == other for each in inside)
+
+
+def _returned(node: Function | ast.Lambda, inside: Iterable[ast.AST]) -> list[ast.expr]:
+    """Return the values that a function returns, given the nodes in it."""
+    if isinstance(node, ast.Lambda):
+        return [node.body]
+    return [each.value for each in inside if isinstance(each, ast.Return) and each.value is not None]
 
 
 def _truth(node: ast.expr) -> bool | None:

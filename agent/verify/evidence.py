@@ -90,7 +90,7 @@ class Evidence:
     """Git tree id of the old code with the patch's new test files."""
     new_tree: str = ""
     """Git tree id of the new code with the old tests and the new test files."""
-    paths: Sequence[str] = ()
+    paths: Collection[str] = ()
     added: Collection[str] = ()
     """Paths of the test files that the patch adds."""
     surroundings: Sequence[str] = ()

@@ -92,28 +92,7 @@ def feedback_on(
 
 def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
     """Return what the model can do something about, each with its part of the message; the most important first."""
-    errors, parts = dict(evidence.errors), dict[FeedbackKind, str]()
-    still_red, broken = (
-        [ident for ident in idents if ident not in evidence.added_red]
-        for idents in (evidence.still_red, evidence.broken)
-    )
-    edited = (
-        "These tests that your change adds or edits are red; if the test itself is wrong, correct the test"
-    )
-    named: Sequence[tuple[FeedbackKind, str, Sequence[str]]] = (
-        ("broken", "These tests pass without your change and do not pass with it", broken),
-        ("added_red", edited, evidence.added_red),
-        ("still_red", "These tests are red with and without your change", still_red),
-    )
-    parts |= {
-        kind: named_tests(title, idents, errors, red_before(evidence.after, evidence.before))
-        for kind, title, idents in named
-        if idents
-    }
-    if broken:
-        parts["broken"] += f"\n{PIN}"
-    if any("::" not in without_suite(ident) for ident in (*still_red, *broken)):
-        parts["cannot_import"] = ""
+    parts = _red_parts(evidence)
     if evidence.weakened:
         parts["weakened"] = (
             f"Your change no longer has these tests as they were: {first_of(evidence.weakened, MOST_NAMED)}. Restore them. Only values in "
@@ -128,10 +107,38 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
         )
     repeats = evidence.repeats
     if unstable := (repeats.unstable | repeats.always_red) & {*evidence.fixed}:
-        title = "These tests are red in some runs with your change"
-        parts["unstable"] = named_tests(title, sorted(unstable), {**errors, **repeats.errors})
+        title, errors = (
+            "These tests are red in some runs with your change",
+            {**evidence.errors, **repeats.errors},
+        )
+        parts["unstable"] = named_tests(title, sorted(unstable), errors)
     if not parts and evidence.rule in ("no_red_test", "inseparable"):
         parts["no_red_test"] = "Write a test that fails without your change and passes with it."
+    return parts
+
+
+def _red_parts(evidence: Verification) -> dict[FeedbackKind, str]:
+    """Return the parts of the message about tests that are red with the patch."""
+    still_red, broken = (
+        [ident for ident in idents if ident not in evidence.added_red]
+        for idents in (evidence.still_red, evidence.broken)
+    )
+    edited = (
+        "These tests that your change adds or edits are red; if the test itself is wrong, correct the test"
+    )
+    named: Sequence[tuple[FeedbackKind, str, Sequence[str]]] = (
+        ("broken", "These tests pass without your change and do not pass with it", broken),
+        ("added_red", edited, evidence.added_red),
+        ("still_red", "These tests are red with and without your change", still_red),
+    )
+    marks = red_before(evidence.after, evidence.before)
+    parts = {
+        kind: named_tests(title, idents, evidence.errors, marks) for kind, title, idents in named if idents
+    }
+    if broken:
+        parts["broken"] += f"\n{PIN}"
+    if any("::" not in without_suite(ident) for ident in (*still_red, *broken)):
+        parts["cannot_import"] = ""
     return parts
 
 

@@ -253,26 +253,36 @@ class _Again:
         """Add which tests of the base tree say less in the tree as it is delivered, if that could change the verdict."""
         if not could_decide(evidence, "delivered"):
             return evidence
-        files, covered = self.work.files, set[str]()
-        if self.own is not None and evidence.own is not NOT_RUN and evidence.own[1].complete:
-            only = self.own.selection.only
-            covered = {ident.partition("::")[0] for ident in only}
-            if whole := [path for path in only if "::" not in path]:
-                gone = not_run(evidence.before, evidence.own[1], whole, evidence.new_tests)
-                evidence = replace(evidence, lessened=tuple(gone))
-        if evidence.lessened or not evidence.undone:
-            return evidence
+        tests, covered = self._gone_in_own(evidence)
+        if not tests and evidence.undone:
+            tests = await self._gone_as_delivered(evidence, covered)
+        return replace(evidence, lessened=tuple(tests))
+
+    def _gone_in_own(self, evidence: Evidence) -> tuple[list[str], set[str]]:
+        """Return which tests no longer run in the test files that the patch changes, and the paths of those that ran."""
+        if self.own is None or evidence.own is NOT_RUN or not evidence.own[1].complete:
+            return [], set()
+        only = self.own.selection.only
+        whole = [path for path in only if "::" not in path]
+        gone = not_run(evidence.before, evidence.own[1], whole, evidence.new_tests) if whole else []
+        return gone, {ident.partition("::")[0] for ident in only}
+
+    async def _gone_as_delivered(self, evidence: Evidence, covered: Collection[str]) -> list[str]:
+        """Return which tests say less in the tree as it is delivered. It runs if no reader of the files can tell.
+
+        Args:
+            covered: Paths of test files that ran as the patch leaves them.
+        """
+        files, tree = self.work.files, self.work.patch.tree
         paths = await asyncio.to_thread(changed_as_delivered, files, evidence.new_tree, evidence.undone)
         tests = await asyncio.to_thread(lessened, files, paths, evidence.before)
         left = [path for path in paths if path not in covered]
-        if left and not tests:
-            few = all(files.tests.is_test(path) and files.tests.has_tests(path) for path in left)
-            selection = Selection(targets_of(left)) if few else self._in_time()
-            report = await self.work.runs.run_once(
-                self.work.patch.tree, "verify-delivered", selection, added=self.suite.pair.added
-            )
-            tests = not_run(evidence.before, report, left if few else (), evidence.new_tests)
-        return replace(evidence, lessened=tuple(tests))
+        if tests or not left:
+            return tests
+        few = all(files.tests.is_test(path) and files.tests.has_tests(path) for path in left)
+        selection = Selection(targets_of(left)) if few else self._in_time()
+        run = self.work.runs.run_once(tree, "verify-delivered", selection, added=self.suite.pair.added)
+        return not_run(evidence.before, await run, left if few else (), evidence.new_tests)
 
     async def _settled(
         self,
@@ -338,8 +348,8 @@ def _read(work: Work, trees: Trees) -> Evidence:
         EMPTY,
         trees.old,
         trees.new,
-        paths=paths,
-        added=trees.added,
+        paths=frozenset(paths),
+        added=frozenset(trees.added),
         surroundings=sorted(path for path in paths if files.tests.is_surrounding(path, files.base)),
         undone=undone,
         inseparable=trees.inseparable,
@@ -390,7 +400,7 @@ def _hidden(evidence: Evidence, files: PatchedFiles) -> tuple[Finding, ...]:
     built = {place.path for place in seen.reached} - files.base.keys()
     places = seen.reached_beyond(usual, {*files.patch.paths, *built})
     red, green = evidence.own
-    places += green.signs.reached_beyond(red.signs, files.patch.paths)
+    places += green.signs.reached_beyond(red.signs, {*files.patch.paths})
     places = [place for place in places if place.path not in evidence.undone]
     return findings_at(places, lambda path: files.new(path) or b"")
 

@@ -108,13 +108,7 @@ class Pair:
         left = max(FREE_SECONDS, *(report.seconds for report in first))
         again = Selection(targets_of(files), only, seconds=self.selection.seconds)
         if repeats is None:
-            for number in range(1, self.reruns + 1):
-                reports = await all_of(*(self._run(name, again, f"-again-{number}") for name in runs))
-                for name, report in zip(runs, reports, strict=True):
-                    runs[name].apart.append(report)
-                left -= max(report.seconds for report in reports)
-                if left < 0:
-                    break
+            left = await self._run_again(runs, again, left)
         else:
             name, times = f"verify-{self.prefix}before-again", min(self.reruns, OLD_RERUNS)
             seconds = repeat_seconds(first[1])  # as long as the new tree's, so that load takes no run away
@@ -128,6 +122,17 @@ class Pair:
         if repeats is None:
             return flaky
         return flaky - (Runs([], runs["after"].apart).flaky(idents) - runs["before"].flaky(idents))
+
+    async def _run_again(self, runs: Mapping[str, Runs], selection: Selection, left: float) -> float:
+        """Run tests of both trees again, as long as there is time. Return the seconds that are left."""
+        for number in range(1, self.reruns + 1):
+            reports = await all_of(*(self._run(name, selection, f"-again-{number}") for name in runs))
+            for name, report in zip(runs, reports, strict=True):
+                runs[name].apart.append(report)
+            left -= max(report.seconds for report in reports)
+            if left < 0:
+                break
+        return left
 
     async def _whole_again(self, name: str, left: float) -> TestReport:
         """Run all tests again, in the sandboxes of the first run: a test may need others of the same sandbox."""

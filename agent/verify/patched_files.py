@@ -60,4 +60,5 @@ class PatchedFiles:
 
     def contents(self, undone: Collection[str] = ()) -> Contents:
         """Return the contents of the files that the patch changes, except those whose changes do not count."""
-        return {path: (self.old(path), self.new(path)) for path in self.patch.paths if path not in undone}
+        left_out = {*undone}
+        return {path: (self.old(path), self.new(path)) for path in self.patch.paths if path not in left_out}

@@ -60,27 +60,31 @@ def reaches(path: str, source: bytes, *, in_tests: bool) -> list[Reach]:
     Args:
         in_tests: Whether the file belongs to the tests. Then only `insides.IN_TESTS` counts.
     """
-    found: list[Reach] = []
+    places: list[Reach] = []
     if not _shows_what_is_read(source):
-        found.append(Reach(1, "encoding", insides.UNREADABLE))
+        places.append(Reach(1, "encoding", insides.UNREADABLE))
     try:
         if len(source) > MOST_SOURCE:
             raise MemoryError
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as invalid escapes in other people's code
-            found += _Reader(path, parse(source), in_tests=in_tests).found
+            places += _Reader(path, parse(source), in_tests=in_tests).found
     except (RecursionError, MemoryError):  # too large, or nested too deeply
-        found.append(Reach(1, "size", insides.UNREADABLE))
+        places.append(Reach(1, "size", insides.UNREADABLE))
     except (SyntaxError, ValueError):  # another version of Python, or null bytes
-        found += _words(source)
+        places += _words(source)
+    return [place for place in places if not _is_usual(place.what, path, in_tests=in_tests)]
+
+
+def _is_usual(what: str, path: str, *, in_tests: bool) -> bool:
+    """Return whether a file of this name honestly does something."""
     if in_tests:
-        return [one for one in found if one.what in insides.IN_TESTS]
+        return what not in insides.IN_TESTS
+    if path == "setup.py" and what == insides.RUNS_TEXT:
+        return True
     pure = PurePosixPath(path)
-    if path == "setup.py":
-        found = [one for one in found if one.what != insides.RUNS_TEXT]
-    if pure.name in insides.BUILD_FILES or any("test" in part for part in pure.parts):
-        return [one for one in found if one.what not in {insides.RUNNER, insides.FINDS_TESTS}]
-    return found
+    names_runner = pure.name in insides.BUILD_FILES or any("test" in part for part in pure.parts)
+    return names_runner and what in {insides.RUNNER, insides.FINDS_TESTS}
 
 
 def _shows_what_is_read(source: bytes) -> bool:
@@ -333,7 +337,6 @@ class _Reader(Syntax):
                 self._add(node, f"{base}.{name}", insides.REPLACES)
 
     def _call(self, node: ast.Call) -> None:
-        early = id(node) in self.at_import
         full = self.names(node.func)
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         called = node.func.id if isinstance(node.func, ast.Name) else method
@@ -349,10 +352,11 @@ class _Reader(Syntax):
             self._add(node, min(full), insides.FUNCTIONS)
         if called in ASSIGNERS and not method and len(given) > 1:
             self._assigned(node, given[0], self.text(given[1]), given[2:])
-        if early and not full.isdisjoint(insides.STARTERS):
-            self._add(node, min(full), insides.AT_IMPORT)
-        if early and (self._opens_to_write(node) or method in insides.WRITERS):
-            self._add(node, called, insides.WRITES)
+        if id(node) in self.at_import:
+            if not full.isdisjoint(insides.STARTERS):
+                self._add(node, min(full), insides.AT_IMPORT)
+            if self._opens_to_write(node) or method in insides.WRITERS:
+                self._add(node, called, insides.WRITES)
         if given:
             self._decoded(node, called, given[0])
 

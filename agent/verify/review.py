@@ -5,7 +5,7 @@ of the test runner, where it can make a red test look green. So added code that 
 is shown to a person, and the patch is not verified by itself.
 
 Inverted copies (`inverted_runs`) show for Python whether a comparison depends on the values. Other languages have no copies, so
-each change of code counts that decides how a test compares (`TABLE`).
+each change of code counts that decides how a test compares (`deciding_code.toml`).
 
 Only what is new counts. What the file had before, and what the patch moved here from another file, does not.
 """
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import NamedTuple
+from pathlib import Path, PurePosixPath
 
 from m3agent.agent.verify import insides
 from m3agent.agent.verify.patched_files import Contents
@@ -29,65 +29,27 @@ from m3agent.tools.runners.registrations import macro_changes, registration_chan
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.test_report import Reached
 
-COMPARES = "changes how values compare"
-MACRO = "redefines what a test fails with"
-RUNNER = "replaces a function of the test runner"
+_TABLE = tomllib.loads(Path(__file__).with_name("deciding_code.toml").read_text("utf-8"))
+COMPARES, MACRO, RUNNER = (_TABLE["phrases"][name] for name in ("compares", "macro", "runner"))
 MOST_LINES = 200
 """Lines of a definition that are read."""
-
-
-class Deciding(NamedTuple):
-    """A kind of code that decides comparisons."""
-
-    suffixes: str
-    """Of files that may have it, without dots."""
-    begins: str
-    """Matches its beginning, on one line or several."""
-    what: str
-    """What it does, as a phrase."""
-
-
-_JS = "js cjs mjs jsx ts cts mts tsx vue svelte"
-_GLOBALS = r"(?:expect|assert|test|it|describe|suite|before|after|beforeEach|afterEach|beforeAll|afterAll)"
-_C_PLUS_PLUS = "cc cpp cxx h hh hpp hxx inl ipp"
-TABLE = (
-    Deciding(
-        "rs",
-        r"\bimpl\b[^{;]{0,300}\b(?:PartialEq|PartialOrd|Eq|Ord|Termination)\b[^{;]{0,300}\bfor\b",
-        COMPARES,
-    ),
-    Deciding("rs", r"\bmacro_rules\s*!\s*(?:(?:debug_)?assert\w*|panic|unreachable|matches|\$)", MACRO),
-    Deciding("rs", r"\buse\b[^;]{0,300}\bas\s+(?:(?:debug_)?assert\w*|panic)\b", MACRO),
-    Deciding("go", r"^func\s*\([^)]{0,300}\)\s*(?:Equal|Is|As)\s*\(", COMPARES),
-    Deciding(_C_PLUS_PLUS, r"\boperator\s*(?:==|!=|<=>)", COMPARES),
-    Deciding("java kt groovy scala", r"\b(?:boolean|fun|def)\s+equals\s*\(", COMPARES),
-    Deciding("cs vb fs", r"\bbool\s+Equals\s*\(|\boperator\s*[=!]=|\bFunction\s+Equals\b", COMPARES),
-    Deciding(
-        "rb",
-        r"(?:\bdef\s+(?:self\.)?|\b(?:define_method|alias_method|alias)\b[\s(:'\"]*)(?:==|===|!=|=~|<=>|eql\?|equal\?)",
-        COMPARES,
-    ),
-    Deciding("swift", r"\bfunc\s*(?:==|!=|~=)", COMPARES),
-    Deciding(_JS, r"\b(?:asymmetricMatch|hasInstance)\b|jest\.asymmetricMatcher", COMPARES),
-    Deciding(_JS, r"\bexpect\.extend\s*\(|\baddEqualityTesters\b", RUNNER),
-    Deciding(_JS, rf"\b(?:globalThis|global|window|self)(?:\.|\[['\"]){_GLOBALS}\b['\"\]]*\s*=(?!=)", RUNNER),
-    Deciding(_JS, r"\bassert(?:\.strict)?(?:\.|\[)[\w'\"]+\]?\s*=(?!=)", RUNNER),
+TABLE = tuple(
+    (row["files"].split(), re.compile(row["begins"], re.MULTILINE), _TABLE["phrases"][row["what"]])
+    for row in _TABLE["rows"]
 )
-"""What decides comparisons, by language."""
+"""What decides comparisons: the suffixes of files, what matches its beginning, and what it does."""
 
 
 def definitions_in(path: str, content: bytes) -> Iterator[Reach]:
     """Yield the first line of each definition that decides comparisons, with the text of the whole definition as its name."""
     suffix = PurePosixPath(path).suffix.lower().removeprefix(".")
-    rows = [row for row in TABLE if suffix in row.suffixes.split()]
+    rows = [(begins, what) for suffixes, begins, what in TABLE if suffix in suffixes]
     text = content.decode(errors="replace") if rows else ""
     lines = text.split("\n")
-    found = {
-        (text.count("\n", 0, match.start()), row.what)
-        for row in rows
-        for match in re.finditer(row.begins, text, re.MULTILINE)
+    starts = {
+        (text.count("\n", 0, match.start()), what) for begins, what in rows for match in begins.finditer(text)
     }
-    for number, what in sorted(found):
+    for number, what in sorted(starts):
         yield Reach(number + 1, "\n".join(_block(lines[number : number + MOST_LINES])).rstrip(), what)
 
 

@@ -205,6 +205,22 @@ class Syntax:
 
     def _bind(self) -> None:
         """Collect what the file's names stand for. Scopes are ignored: a name stands for all its values."""
+        self._bind_imports()
+        stored: dict[str, list[ast.expr | None]] = {}
+        for node in self.nodes:
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                stored.setdefault(node.id, []).extend(self._values_of(node))
+        for _ in range(2):  # an alias of an alias
+            for name, values in stored.items():
+                for value in filter(None, values):
+                    self._bind_name(name, *self.names(value))
+        for name, values in stored.items():
+            if len(values) == 1 and values[0] is not None and name not in self.bound:
+                value = self.folder.value(values[0])
+                if value is not None:
+                    self.folder.names[name] = value
+
+    def _bind_imports(self) -> None:
         for bound, level, module, name in imports_in(self.nodes):
             if name:
                 self._bind_name(bound, member("." if level else module, name))
@@ -212,19 +228,6 @@ class Syntax:
                 self._bind_name(module.partition(".")[0], module.partition(".")[0])
             else:
                 self._bind_name(bound, module)
-        stored: dict[str, list[ast.expr | None]] = {}
-        for node in self.nodes:
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                stored.setdefault(node.id, []).extend(self._values_of(node))
-        for _ in range(2):  # an alias of an alias
-            for name, values in stored.items():
-                for value in values:
-                    self._bind_name(name, *(() if value is None else self.names(value)))
-        for name, values in stored.items():
-            if len(values) == 1 and values[0] is not None and name not in self.bound:
-                value = self.folder.value(values[0])
-                if value is not None:
-                    self.folder.names[name] = value
 
     def _values_of(self, node: ast.Name) -> list[ast.expr | None]:
         """Return what a name gets where it is stored; None for an unknown value."""

@@ -63,6 +63,18 @@ class _Part:
     texts: list[bytes] = field(default_factory=list)
     """Contents of its files."""
 
+    def add_names(self, path: PurePosixPath, content: bytes) -> None:
+        """Add the names that a manifest gives to what it describes."""
+        if path.name in MANIFESTS or path.suffix == ".gemspec":
+            self.names.update(name for pattern in _NAMED for name in pattern.findall(content))
+
+    def read(self, path: PurePosixPath, content: bytes) -> None:
+        """Add the text of a file, and its name if the part is not the file itself."""
+        if self.key != str(path):
+            self.own.add(os.fsencode(path.name))
+        if b"\0" not in content[:8000]:
+            self.texts.append(content)
+
     def depends_on(self, others: Sequence[_Part]) -> bool:
         """Return whether it names one of these parts, or is a suite in the folder of one of them or around it."""
         names = {name for other in others for name in other.names}
@@ -115,37 +127,43 @@ def _touched(paths: Iterable[str], suites: Sequence[Suite]) -> set[str]:
 
 def _parts(of_patch: PatchedFiles, suites: Sequence[Suite]) -> list[_Part] | None:
     """Return the suites with a folder, pytest's suite, and the files in no suite's folder; None if there is too much text."""
-    changed = [path for path in of_patch.patch.paths if path in of_patch.patched]
-    files = [*of_patch.base.items(), *((path, of_patch.patched[path]) for path in changed)]
-    files = [(path, entry) for path, entry in files if not path.endswith(SILENT)]
+    files = _searched(of_patch)
+    if files is None:
+        return None
+    of_suites = [_suite(suite) for suite in suites if suite.root]
+    of_python = [_Part(suite.name, own={b"src"}) for suite in suites if suite.runner == PYTEST]
+    of_files = dict[str, _Part]()
+    for path, content in files:
+        folder, pure = _folder(path, suites), PurePosixPath(path)
+        around = [part for part in of_suites if _within(path, part.root)]
+        users = around if folder else [of_files.setdefault(path, _file(pure))]
+        for part in users:
+            part.add_names(pure, content)
+        if pure.suffix == ".py" or (not folder and pure.name in CONFIGURATION):
+            users += of_python
+            if folder and is_test_file(path):  # a Python test in the folder of another suite is about that
+                for part in of_python:
+                    part.texts.append(os.fsencode(PurePosixPath(folder).name))
+        for part in users:
+            part.read(pure, content)
+    return [*of_suites, *of_python, *of_files.values()]
+
+
+def _searched(of_patch: PatchedFiles) -> list[tuple[str, bytes]] | None:
+    """Return the files that are searched for names, changed ones in both versions; None if there is too much text."""
+    patched = of_patch.patched
+    changed = ((path, patched[path]) for path in of_patch.patch.paths if path in patched)
+    files = [each for each in (*of_patch.base.items(), *changed) if not each[0].endswith(SILENT)]
     if len(files) > MOST_FILES:
         return None
-    of_suites = {suite.name: _suite(suite) for suite in suites if suite.root}
-    of_python = {suite.name: _Part(suite.name, own={b"src"}) for suite in suites if suite.runner == PYTEST}
-    of_files = dict[str, _Part]()
-    size = 0
+    texts, size = list[tuple[str, bytes]](), 0
     contents = of_patch.workspace.store.each_blob([entry.sha for _, entry in files])
     for (path, _), content in zip(files, contents, strict=True):
         size += len(content)
         if size > MOST_BYTES:
             return None
-        folder, pure = _folder(path, suites), PurePosixPath(path)
-        around = [part for part in of_suites.values() if _within(path, part.root)]
-        users = around if folder else [of_files.setdefault(path, _file(pure))]
-        if pure.name in MANIFESTS or pure.suffix == ".gemspec":
-            for part in users:
-                part.names.update(name for pattern in _NAMED for name in pattern.findall(content))
-        if pure.suffix == ".py" or (not folder and pure.name in CONFIGURATION):
-            users += of_python.values()
-            if folder and is_test_file(path):  # a Python test in the folder of another suite is about that
-                for part in of_python.values():
-                    part.texts.append(os.fsencode(PurePosixPath(folder).name))
-        for part in users:
-            if part.key not in of_files:
-                part.own.add(os.fsencode(pure.name))
-            if b"\0" not in content[:8000]:
-                part.texts.append(content)
-    return [*of_suites.values(), *of_python.values(), *of_files.values()]
+        texts.append((path, content))
+    return texts
 
 
 def _suite(suite: Suite) -> _Part:

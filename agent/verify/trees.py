@@ -47,10 +47,11 @@ def trees_to_compare(files: PatchedFiles) -> Trees:
     added = [path for path in tests if path in patched and path not in base and not _is_conftest(path)]
     inline, inseparable = _combined(files, code=files.patched, tests=base)
     old = {**base, **{path: patched[path] for path in added}}
-    new = {path: entry for path, entry in patched.items() if path not in tests or path in added}
-    new |= {path: base[path] for path in tests if path in base} | inline
+    dropped, put_back = {*tests} - {*added}, {path: base[path] for path in tests if path in base}
+    new = {path: entry for path, entry in patched.items() if path not in dropped} | put_back | inline
     imported = [path for path in added if is_imported_by_code(path, patched)]
-    without = {path: entry for path, entry in new.items() if path not in added or path in imported}
+    own = {*added} - {*imported}
+    without = {path: entry for path, entry in new.items() if path not in own}
     write = files.workspace.store.write_tree
     return Trees(
         write(old.values()),

@@ -305,13 +305,12 @@ def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Fi
         if old is None or new is None or files.tests.is_test(path):
             continue
         was, now = (parsed(content) if pure.suffix == ".py" else None for content in (old, new))
-        places = list[tuple[int, str]]()
         if was is not None and now is not None:
             functions = _functions(was, now, words, named=_is_plugin(path, text))
-            places = [(node.lineno, what) for node, what in (*functions, *_tables(was, now, rows))]
+            places = (*functions, *_tables(was, now, rows))
+            findings += [finding_at(path, new, node.lineno, what) for node, what in places]
         elif pure.suffix in DATA and pure.name.encode() in text and not _is_named_by_code(files, path):
-            places = [(1, READ)]
-        findings += [finding_at(path, new, line, what) for line, what in places]
+            findings.append(finding_at(path, new, 1, READ))
     return findings
 
 

@@ -138,6 +138,21 @@ def test_an_added_test_shows_a_fix_whose_old_code_its_file_cannot_import() -> No
     assert judge(replace(base, own=(report(errored="b"), report("a.x a.y")))).rule == "no_red_test"
 
 
+def test_files_that_cannot_be_imported_excuse_no_red_test_if_the_patch_changes_surroundings() -> None:
+    run = report(failed="c.x", errored="b")
+    base = Evidence(run, run, paths=["b.py"])
+    assert judge(base).rule == "not_importable"
+    assert judge(replace(base, surroundings=["setup.cfg"])).verdict == "failed"
+
+
+def test_the_first_of_several_tests_is_named() -> None:
+    lessened = replace(FIXED, lessened=("a.py::x was deleted", "a.py::z was deleted"))
+    assert "tests: a.py::x was deleted and 1 more (" in judge(lessened).reason
+    pinned = frozenset({"a.py::x", "a.py::z"})
+    stating = Evidence(report("a.x a.z", "a.y"), report("a.y", "a.x a.z"), pinned=pinned)
+    assert judge(stating).reason.startswith("2 tests state what the issue changes: a.py::x and 1 more (")
+
+
 TIMED_OUT = replace(report("a.x", "a.y", complete=False), timed_out=True)
 ODD_END = replace(report("a.x", "a.y", complete=False), exit=2, output="KeyError: 'HOME'")
 

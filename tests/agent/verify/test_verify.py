@@ -1027,3 +1027,24 @@ async def test_a_new_test_in_an_existing_file_counts_beside_red_tests_elsewhere(
         "failed",
         "no test turned green: 1 test red before and after the patch",
     )
+
+
+class Compared(str):
+    """A path that counts how often paths are compared."""
+
+    times = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += 1
+        return str.__eq__(self, other)
+
+
+def test_many_changed_test_files_are_not_compared_with_each_other(tmp_path: Path) -> None:
+    paths = [f"tests/test_{number:03}.py" for number in range(200)]
+    workspace, patch = patched(tmp_path, dict.fromkeys(paths, "one a\n"), dict.fromkeys(paths, "one a+b\n"))
+    files = PatchedFiles(workspace, replace(patch, paths=tuple(map(Compared, patch.paths))))
+    Compared.times = 0
+    trees_to_compare(files)
+    assert files.contents(files.patch.paths) == {}
+    assert Compared.times < 30 * len(paths)
