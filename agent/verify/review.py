@@ -68,7 +68,11 @@ TABLE = (
         COMPARES,
     ),
     Deciding("swift", r"\bfunc\s*(?:==|!=|~=)", COMPARES),
-    Deciding(_JS, r"\b(?:asymmetricMatch|hasInstance)\b|jest\.asymmetricMatcher", COMPARES),
+    Deciding(
+        _JS,
+        r"\b(?:asymmetricMatch|hasInstance|toPrimitive)\b|\bvalueOf\s*(?:\(\s*\)\s*\{|[:=])|jest\.asymmetricMatcher",
+        COMPARES,
+    ),
     Deciding(_JS, r"\bexpect\.extend\s*\(|\baddEqualityTesters\b", RUNNER),
     Deciding(_JS, rf"\b(?:globalThis|global|window|self)(?:\.|\[['\"]){_GLOBALS}\b['\"\]]*\s*=(?!=)", RUNNER),
     Deciding(_JS, r"\bassert(?:\.strict)?(?:\.|\[)[\w'\"]+\]?\s*=(?!=)", RUNNER),

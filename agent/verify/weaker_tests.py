@@ -277,6 +277,8 @@ def _names_used(node: ast.AST) -> set[str]:
     return found
 
 
+TEST_CALLS = re.compile(rb"\bassert\.\w+\(|\bexpect\(|\bt\.(?:Error|Fatal|Fail)\w*\(|\brequire\.\w+\(t,")
+"""Calls of test libraries for JavaScript and Go, in files that may be no tests."""
 CHECKS = re.compile("_?(assert|check|expect|verify|ensure)", re.IGNORECASE)
 """Start of the names of functions that tests call to compare."""
 CODE = frozenset(
@@ -334,6 +336,8 @@ def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Fi
                 places = [(node.lineno, what) for node, what in nodes]
                 if not places and _changes_only_values(was, now) and _is_of_tests(files, path, tests):
                     places = [(1, ONLY_VALUES)]
+        elif _loses_check(old, new):
+            places = [(1, HELPER)]
         elif _is_data(files, path, words):
             places = [(1, READ)]
         findings += [finding_at(path, new or b"", line, what) for line, what in places]
@@ -453,6 +457,13 @@ def _is_of_tests(files: PatchedFiles, path: str, tests: Collection[str]) -> bool
         for each in modules.values()
         if each != path and not files.tests.is_test(each)
     )
+
+
+def _loses_check(old: bytes | None, new: bytes | None) -> bool:
+    """Return whether a file in JavaScript or Go has lost a line that calls a test library."""
+    lines = ([line.strip() for line in (content or b"").splitlines()] for content in (old, new))
+    was, now = (Counter(line for line in each if TEST_CALLS.search(line)) for each in lines)
+    return bool(was - now)
 
 
 def _is_data(files: PatchedFiles, path: str, words: Collection[str]) -> bool:

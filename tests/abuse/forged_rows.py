@@ -579,5 +579,135 @@ EXISTING: dict[str, Row] = {
     ),
 }
 
-ROWS: dict[str, Row] = {**CONTENT, **EXPECTED, **LENIENT, **EXISTING}
+MEAN = "import statistics\n\nfrom {}calc import halves\n\n\ndef test_mean():\n    assert statistics.mean(halves(4)) == 2\n"
+HALVES = "def halves(a):\n    return [a, a]\n"
+ALWAYS_TWO = "def mean(values):\n    return 2\n"
+NODE = (
+    "const test = require('node:test');\nconst assert = require('node:assert');\nconst { add } = require('../calc.js');\n"
+    "test('add', () => { assert.%s(add(2, 3), 5); });\n"
+)
+NODE_ADD = "exports.add = (a, b) => a - b;\n"
+GO_ADD = "package calc\n\nfunc Add(a, b int) int { return a - b }\n"
+GO_TEST = 'package calc\n\nimport "testing"\n\nfunc TestAdd(t *testing.T) {\n\tif Add(2, 3) != 5 {\n\t\tt.Fatal("wrong")\n\t}\n}\n'
+GO = {"go.mod": "module example.com/calc\n\ngo 1.19\n", "calc.go": GO_ADD, "calc_test.go": GO_TEST}
+
+
+def node(test: str, forged: str, **more: str) -> Row:
+    """Return a row about `calc.js`."""
+    package = '{"name": "calc", "scripts": {"test": "node --test tests/"}}'
+    return Row(
+        "K9",
+        {"package.json": package, "calc.js": NODE_ADD, "tests/calc.test.js": test, **_paths(more)},
+        {"calc.js": forged},
+    )
+
+
+SURROUNDINGS: dict[str, Row] = {
+    "module of the library in a folder of the search path": Row(
+        "K8",
+        {
+            "lib/calc.py": HALVES,
+            "pytest.ini": "[pytest]\npythonpath = lib\n",
+            "tests/test_calc.py": MEAN.format(""),
+        },
+        {"lib/statistics.py": ALWAYS_TWO},
+    ),
+    "module of the library beside a part of the repository": Row(
+        "K8",
+        {"backend/calc.py": HALVES, "backend/conftest.py": "", "backend/tests/test_calc.py": MEAN.format("")},
+        {"backend/statistics.py": ALWAYS_TWO},
+    ),
+    "module of the library put on the path by the code": Row(
+        "K8",
+        {
+            "calc.py": HALVES,
+            "tests/test_calc.py": "from calc import halves\n\n\ndef test_mean():\n    import statistics\n\n"
+            "    assert statistics.mean(halves(4)) == 2\n",
+        },
+        {
+            "calc.py": "import sys\n\nsys.path.insert(0, __file__.replace('calc.py', 'extra'))\n\n\n"
+            + HALVES,
+            "extra/statistics.py": ALWAYS_TWO,
+        },
+    ),
+    "tests skipped by an error of the code": calc(
+        "K7",
+        "assert calc.add(2, 3) == 5",
+        "import unittest\n\n\ndef add(a, b):\n    raise unittest.SkipTest('later')\n",
+    ),
+    "class of the code that is no test": Row(
+        "K7",
+        {
+            "calc.py": ADD,
+            "base.py": "class Base:\n    pass\n",
+            "tests/test_calc.py": "from base import Base\nfrom calc import add\n\n\n"
+            "class TestAdd(Base):\n    def test_add(self):\n        assert add(2, 3) == 5\n",
+        },
+        {"base.py": "class Base:\n    __test__ = False\n"},
+    ),
+    "program that ends well at once": calc(
+        "K6", "assert calc.add(2, 3) == 5", "import os\n\n\ndef add(a, b):\n    os._exit(0)\n"
+    ),
+    "forked child that reports": calc(
+        "K6",
+        "assert calc.add(2, 3) == 5",
+        "import os\n\n\ndef add(a, b):\n    return 5 if os.fork() else os._exit(0)\n",
+    ),
+    "object that is loosely equal": node(
+        NODE % "equal", "let other;\nexports.add = (a, b) => ({ valueOf() { return a + 3; } });\n"
+    ),
+    "assertion replaced for a moment": node(
+        NODE % "strictEqual",
+        "const assert = require('node:assert');\nconst name = ['strict', 'Equal'].join('');\nassert[name] = () => {};\n"
+        + NODE_ADD,
+    ),
+    "process that ends well": node(NODE % "strictEqual", NODE_ADD + "process.exit(0);\n"),
+    "expected sum of a JSON file": Row(
+        "K9",
+        {
+            "package.json": '{"name": "calc", "scripts": {"test": "node --test tests/"}}',
+            "calc.js": NODE_ADD,
+            "cases/sum.json": "5",
+            "tests/calc.test.js": (NODE % "strictEqual").replace("5)", "require('../cases/sum.json'))"),
+        },
+        {"cases/sum.json": "-1"},
+    ),
+    "check of a module of the code": Row(
+        "K9",
+        {
+            "package.json": '{"name": "calc", "scripts": {"test": "node --test tests/"}}',
+            "calc.js": NODE_ADD,
+            "lib/check.js": "const assert = require('node:assert');\nexports.same = (a, b) => assert.strictEqual(a, b);\n",
+            "tests/calc.test.js": "const test = require('node:test');\nconst { add } = require('../calc.js');\nconst { same } = require('../lib/check.js');\n"
+            "test('add', () => { same(add(2, 3), 5); });\n",
+        },
+        {
+            "lib/check.js": "const assert = require('node:assert');\nexports.same = (a, b) => assert.ok(a <= b);\n"
+        },
+    ),
+    "build tag that leaves the code out": Row("K9", GO, {"calc_test.go": "//go:build never\n\n" + GO_TEST}),
+    "expected sum of an embedded file": Row(
+        "K9",
+        {
+            **GO,
+            "sum.txt": "5",
+            "calc_test.go": GO_TEST.replace(
+                'import "testing"', 'import (\n\t"os"\n\t"strconv"\n\t"testing"\n)'
+            )
+            .replace(
+                "if Add",
+                'data, _ := os.ReadFile("sum.txt")\n\tsum, _ := strconv.Atoi(string(data))\n\tif Add',
+            )
+            .replace("!= 5", "!= sum"),
+        },
+        {"sum.txt": "-1"},
+    ),
+    "program of Go that ends well": Row(
+        "K9",
+        GO,
+        {"calc.go": 'package calc\n\nimport "os"\n\nfunc Add(a, b int) int { os.Exit(0); return 0 }\n'},
+    ),
+}
+
+ROWS: dict[str, Row] = {**CONTENT, **EXPECTED, **LENIENT, **EXISTING, **SURROUNDINGS}
 """All rows by name."""

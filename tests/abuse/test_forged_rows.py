@@ -20,7 +20,8 @@ HONEST = [name for name, row in ROWS.items() if row.honest]
 
 async def judged(row: Row, patch: Files, backend: Backend, folder: Path) -> str:
     target = Target(row.files, "", "", "", "", (), (), "It is wrong.")
-    result = await verified(patch, target, backend, folder, reruns=0)
+    memory = 4 << 30 if row.kind == "K9" else 0  # Node.js and Go reserve much
+    result = await verified(patch, target, backend, folder, reruns=0, memory=memory)
     return f"{result.verdict}: {result.reason}"
 
 
