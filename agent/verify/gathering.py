@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from m3agent.agent.verify.comparisons import may_change_comparisons
 from m3agent.agent.verify.evidence import NOT_RUN, Evidence
 from m3agent.agent.verify.inverted_runs import SECONDS, CopiesSeen, copies_of, joined_copies, run_copies
 from m3agent.agent.verify.pair import (
@@ -119,7 +120,7 @@ async def gather(work: Work) -> Evidence:
         return of_suites(whole, {suite.name for suite in chosen}) if left_out else whole
 
     work = replace(work, runs=runs, baseline=None if baseline is None else of_chosen)
-    copies = _CopyRuns(runs)
+    copies = _CopyRuns(runs, may_change_comparisons(work.files.contents()))
     try:
         evidence = await _with_runs(work, copies)
         if not work.files.tests.learn(evidence.before.ids).isdisjoint(patch.paths):
@@ -408,8 +409,9 @@ def _hidden(evidence: Evidence, files: PatchedFiles) -> tuple[Finding, ...]:
 class _CopyRuns:
     """Runs inverted copies of fixed tests, the same ones only once."""
 
-    def __init__(self, runs: TreeRuns) -> None:
+    def __init__(self, runs: TreeRuns, plain: bool) -> None:
         self._runs = runs
+        self._plain = plain
         self._begun: dict[Hashable, asyncio.Task[CopiesSeen]] = {}
         self._number = itertools.count(1)
 
@@ -433,7 +435,7 @@ class _CopyRuns:
             return await self._runs.run_variants(tree, name, variants, idents, SECONDS)
 
         async def run_group(group: Collection[str]) -> CopiesSeen:
-            copies = await asyncio.to_thread(copies_of, self._runs.store, tree, group)
+            copies = await asyncio.to_thread(copies_of, self._runs.store, tree, group, plain=self._plain)
             return CopiesSeen() if copies is None else await run_copies(copies, run)
 
         added = {ident for ident in fixed if file_of(ident) in own}

@@ -17,7 +17,7 @@ from random import Random, SystemRandom
 from typing import Literal, NamedTuple
 
 from m3agent.agent.verify.comparisons import may_change_comparisons
-from m3agent.agent.verify.inverted_tests import WAYS, Inversion, TestSource, Way, helpers
+from m3agent.agent.verify.inverted_tests import NOT_PLAIN, WAYS, Inversion, TestSource, Way, helpers
 from m3agent.agent.verify.patched_files import Contents
 from m3agent.agent.verify.review import MOST_TEXT, Finding
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
@@ -36,8 +36,8 @@ EQUAL = "passes as well if it expects another value"
 NOT_PASSED = "does not pass if its values are hidden"
 NOT_RUN = "is reported as passed in a run without it"
 
-Kind = Literal["unchanged", "hidden", "inverted", "expected"]
-"""Whether the assertions are as they were, have hidden values, or another value. With another value one must fail, or all are
+Kind = Literal["unchanged", "hidden", "plain", "inverted", "expected"]
+"""Whether the assertions are as they were, have hidden or plain values (`plain_tests`), or another value. With another value one must fail, or all are
 expected to fail, and the test must pass."""
 Run = Callable[[Sequence[Variant], Collection[str]], Awaitable[Sequence[Reading]]]
 """Runs tests with each variant of their files."""
@@ -85,6 +85,8 @@ class CopiesSeen:
     """
     red: tuple[str, ...] = ()
     """Ids of tests that do not pass if their values are hidden."""
+    overloaded: tuple[Finding, ...] = ()
+    """Tests that a person must read, because they do not pass if values compare as Python's own types do."""
 
     def reasons(self, review: Collection[Finding]) -> tuple[str, ...]:
         """Return the reasons why the tests show nothing about a patch, as phrases.
@@ -100,12 +102,11 @@ class CopiesSeen:
     def to_read(self, changes: Callable[[], Contents]) -> tuple[Finding, ...]:
         """Return the lines that a person must read: none if the patch changes no comparison."""
         if not self.lines and not self.without:
-            return ()
+            return self.overloaded
         changed = changes()
         lines = self.lines if may_change_comparisons(changed) else ()
-        return lines + (
-            self.without if self.without and may_change_comparisons(changed, classes=False) else ()
-        )
+        deciding = self.without and may_change_comparisons(changed, classes=False)
+        return (*lines, *(self.without if deciding else ()), *self.overloaded)
 
 
 def joined_copies(several: Sequence[CopiesSeen]) -> CopiesSeen:
@@ -115,12 +116,18 @@ def joined_copies(several: Sequence[CopiesSeen]) -> CopiesSeen:
 
 
 def copies_of(
-    store: TreeStore, tree: str, idents: Collection[str], random: Random | None = None
+    store: TreeStore,
+    tree: str,
+    idents: Collection[str],
+    random: Random | None = None,
+    *,
+    plain: bool = False,
 ) -> Copies | None:
     """Make the variants of tests.
 
     Args:
         idents: Ids of the tests, such as `tests/test_calc.py::TestSum::test_add[1-2]`.
+        plain: Whether the patch may change how values compare, so that a variant with plain values is needed.
 
     Returns None if there is no variant.
     """
@@ -144,6 +151,8 @@ def copies_of(
         for way, each in product(WAYS, (source, *of_helpers)):
             texts["expected", way][each.path] = each.expected_to_fail(way)
         texts["hidden", "different"][path] = source.hidden(tests)
+        for each in (source, *of_helpers) if plain else ():
+            texts["plain", "different"][each.path] = each.plain()
         without += source.not_inverted(tests, {name for each in of_helpers for name in each.functions})
         places |= {ident: source.place_of(test) for test, ident in tests.items()}
     copies = []
@@ -202,7 +211,7 @@ async def run_copies(
             That matters only if the patch has code that decides a comparison.
     """
     copies = replace(copies, all=tuple(copy for copy in copies.all if with_hidden or copy.kind != "hidden"))
-    faults = _Faults(set(), set(), set())
+    faults = _Faults(set(), set(), set(), set())
     for number in range(TIMES):
         wanted = [copy for copy in copies.all if number or with_unchanged or copy.kind != "unchanged"]
         order = SystemRandom().sample(wanted, len(wanted))
@@ -228,12 +237,15 @@ class _Faults(NamedTuple):
     """Assertions that pass though they are other than they were."""
     red: set[str]
     """Ids of tests that do not pass if their values are hidden."""
+    overloaded: set[str]
+    """Ids of tests that do not pass with plain values."""
     alone: set[str]
     """Ids of tests that do not pass in a process of their own."""
 
     def both(self, other: _Faults) -> _Faults:
         """Return what this round and another one show."""
-        return _Faults(self.passed & other.passed, self.red & other.red, self.alone & other.alone)
+        ids = (one & two for one, two in zip(self[1:], other[1:], strict=True))
+        return _Faults(self.passed & other.passed, *ids)
 
 
 def _faults(copies: Copies, readings: Sequence[tuple[Copy, Reading]]) -> _Faults:
@@ -241,17 +253,19 @@ def _faults(copies: Copies, readings: Sequence[tuple[Copy, Reading]]) -> _Faults
     green = copies.idents if unchanged is None else _green(unchanged)
     # a test that ends its process began, and has no result
     began = set[str | None]() if unchanged is None else {*unchanged.outcomes, unchanged.running}
-    passed, red = set[Inversion](), set[str]()
+    passed, red, overloaded = set[Inversion](), set[str](), set[str]()
     mark = re.compile(rf"<{copies.token} (\d+) (.+?)>")
     for copy, reading in readings:
         again = green & _green(reading)
         passed |= {made for ident, made in copy.inversions.items() if ident in again}
         if copy.kind == "hidden":
             red |= (green & reading.outcomes.keys()) - again
+        elif copy.kind == "plain":
+            overloaded |= (green & reading.outcomes.keys()) - again
         elif copy.kind == "expected":
             places = filter(None, (mark.search(reading.errors.get(ident, "")) for ident in green))
             passed |= {Inversion(place[2], int(place[1]), "", copy.way) for place in places}
-    return _Faults(passed, red, {ident for ident in copies.idents - green if ident in began})
+    return _Faults(passed, red, overloaded, {ident for ident in copies.idents - green if ident in began})
 
 
 def _seen(copies: Copies, faults: _Faults) -> CopiesSeen:
@@ -268,4 +282,6 @@ def _seen(copies: Copies, faults: _Faults) -> CopiesSeen:
             text = max(way.text for way in ways)
             lines.append(Finding(path, line, text[:MOST_TEXT], EQUAL))
     alone = (copies.places[ident] for ident in sorted(faults.alone))
-    return CopiesSeen(tuple(signs), tuple(lines), (*copies.without, *alone), tuple(sorted(faults.red)))
+    overloaded = (replace(copies.places[ident], what=NOT_PLAIN) for ident in sorted(faults.overloaded))
+    red = tuple(sorted(faults.red))
+    return CopiesSeen(tuple(signs), tuple(lines), (*copies.without, *alone), red, tuple(overloaded))

@@ -40,6 +40,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, TypeGuard
 
+from m3agent.agent.verify import plain_tests
 from m3agent.agent.verify.python_file import Function, imports_in, own_nodes, parsed
 from m3agent.agent.verify.review import MOST_TEXT, Finding
 
@@ -86,6 +87,7 @@ Edit = tuple[ast.expr | ast.stmt, str, str]
 stands for the name itself, which the other text replaces. A part stands after the parts that it contains."""
 
 NO_COPY = "compares in a place where no other value can be tried"
+NOT_PLAIN = "does not pass if values compare as Python's own types do"
 NOT_ALONE = "does not pass in a process of its own, where its variants run, so that these show nothing"
 
 
@@ -171,6 +173,10 @@ class TestSource:
     def hidden(self, tests: Collection[str]) -> bytes | None:
         """Return a variant whose assertions find their values in other places; None if no value can be hidden."""
         return self._edited([edit for _, function in self._named(tests) for edit in self._hidden(function)])
+
+    def plain(self) -> bytes | None:
+        """Return a variant whose values compare as Python's own types do; None if nothing is compared."""
+        return self._edited(list(plain_tests.plain_parts(self._functions.values(), self._token)))
 
     @property
     def functions(self) -> set[str]:
@@ -442,7 +448,7 @@ code that searches the variables of its caller, and find it again."""
 
 def helpers(token: str) -> str:
     """Return the source of the functions that variants call. Their names begin with the token."""
-    return HELPERS.replace("TOKEN", token)
+    return (HELPERS + plain_tests.HELPERS).replace("TOKEN", token)
 
 
 def _functions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, Function]]:

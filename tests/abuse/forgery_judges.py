@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from m3agent.agent.settings.settings import RERUNS
@@ -43,6 +43,7 @@ async def verified(
     folder: Path,
     image: str | None = None,
     reruns: int = RERUNS,
+    memory: int = USUAL.memory,
 ) -> Verification:
     """Verify files as a patch to a target, in fresh sandboxes over the image, or over the default one.
 
@@ -63,7 +64,9 @@ async def verified(
 
     def fresh(of: Workspace) -> Sandbox:
         runs[of.base] = runs.get(of.base, 0) + 1
-        spec = SandboxSpec(backend, image, USUAL if runs[of.base] % 2 else ODD)
+        limits = USUAL if runs[of.base] % 2 else ODD
+        limits = replace(limits, memory=max(memory, limits.memory))
+        spec = SandboxSpec(backend, image, limits)
         return new_sandbox(backend, spec, of, lambda _: None)
 
     tree_runs = TreeRuns(SandboxesAhead(store, fresh), folder)

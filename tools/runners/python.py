@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
@@ -39,10 +40,16 @@ def with_docstrings(code: bytes, tests: bytes) -> bytes:
             before = lines[first][: docstring.col_offset]
             after = lines[last - 1][docstring.end_col_offset or 0 :]
             lines[first:last] = [before + _source(old_lines, wanted) + after]
-    only_one = new.keys() ^ old.keys()
-    if any(EXAMPLE in _docstring({**old, **new}[name])[1] for name in only_one & old.keys()):
-        raise ValueError("a docstring with examples is in one version only")
-    return b"".join(lines)
+    combined = b"".join(lines)
+    if _examples(parse(tests)) - _examples(parse(combined)):
+        raise ValueError("a text with examples is in one version only")
+    return combined
+
+
+def _examples(module: ast.Module) -> Counter[str]:
+    """Return the texts with examples, also those that are no docstrings, such as in `__test__`."""
+    texts = (node.value for node in ast.walk(module) if isinstance(node, ast.Constant))
+    return Counter(text for text in texts if isinstance(text, str) and EXAMPLE in text)
 
 
 def _documented(node: Documented, prefix: str) -> Iterator[tuple[str, Documented]]:

@@ -1,0 +1,118 @@
+"""Make a variant of a test file in which values compare as Python's own types do.
+
+    assert parse("a ") == ["a"]
+    assert plain(parse("a ")) == plain(["a"])
+
+`plain` turns a value of a subclass of `str`, `int`, `list` and the like into that type's own value, and an object that has its own
+`__eq__` into its class and its attributes. Whatever a patch does to comparisons, the tests that it fixes should pass like this too.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterable, Iterator
+
+from m3agent.agent.verify.python_file import Function
+
+UNITTEST = "assert"
+"""Start of the names of unittest's assertions."""
+Wrapped = tuple[ast.expr, str, str]
+"""An expression, and what stands before and after it. Of a name, an empty text before stands for the name itself."""
+
+
+def plain_parts(functions: Iterable[Function], token: str) -> Iterator[Wrapped]:
+    """Yield the values that tests compare, each passed through a function of `HELPERS`; inner values come first.
+
+    Args:
+        token: Begins the names of these functions.
+    """
+    seen = set[int]()
+    for function in functions:
+        for node in (inner for statement in function.body for inner in ast.walk(statement)):
+            if id(node) not in seen:
+                for root in _compared(node):
+                    seen.update(map(id, ast.walk(root)))
+                    yield from _wrapped(root, token)
+
+
+def _compared(node: ast.AST) -> list[ast.expr]:
+    """Return the expressions whose comparison or truth a node needs."""
+    match node:
+        case ast.Assert(test=test) | ast.If(test=test):
+            return [test]
+        case ast.Compare():
+            return [node]
+        case ast.Call(func=ast.Attribute(attr=name), args=args) if name.startswith(UNITTEST):
+            return [each for each in args if not isinstance(each, ast.Starred)]
+    return []
+
+
+def _wrapped(node: ast.AST, token: str) -> Iterator[Wrapped]:
+    match node:
+        case ast.JoinedStr() | ast.Lambda() | ast.Compare(ops=[ast.Is() | ast.IsNot(), *_]):
+            return  # the places in an f-string are not exact, and identity is no comparison
+        case ast.Call(func=ast.Name(id="isinstance") as function):
+            yield function, "", f"{token}_isinstance"
+            return
+        case ast.Call(func=ast.Name(id=name), args=args) if hasattr(builtins, name):
+            for each in args:  # code under test gets its arguments as they are
+                yield from _wrapped(each, token)
+        case ast.Call():
+            pass
+        case ast.Attribute() | ast.Subscript() | ast.Name():
+            pass
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from _wrapped(child, token)
+            return
+    yield node, f"{token}_plain((", "))"
+
+
+HELPERS = '''
+def TOKEN_of_tree(kind):
+    import os, sys
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return bool(file) and "-packages" not in file and not file.startswith(os.path.dirname(os.__file__))
+
+
+def TOKEN_plain(value, depth=20):
+    """Return a value without what its class says about comparisons."""
+    kind = type(value)
+    parents = kind.__mro__
+    if depth == 0 or kind in (str, bytes, bool, int, float, type):
+        return value
+    if TOKEN_of_tree(kind) and hasattr(getattr(kind, "__bool__", None), "__code__"):
+        if len({bool(value) for _ in range(3)}) > 1:
+            raise TOKEN_equal(value)
+    for base in (str, bytes):
+        if base in parents:
+            return base.__getitem__(value, slice(None))
+    for base in (int, float):
+        if base in parents:
+            return base.__add__(value, base(0))
+    if dict in parents:
+        pairs = dict.items(value)
+        return {TOKEN_plain(key, depth - 1): TOKEN_plain(each, depth - 1) for key, each in pairs}
+    for base in (list, tuple, set, frozenset):
+        if base in parents:
+            each = [TOKEN_plain(one, depth - 1) for one in base.__iter__(value)]
+            same = kind is base and all(map(lambda one, other: one is other, each, base.__iter__(value)))
+            return value if same else base(each)
+    if TOKEN_of_tree(kind) and hasattr(kind.__eq__, "__code__"):
+        names = [name for one in parents for name in vars(one).get("__slots__", ()) if hasattr(value, name)]
+        fields = {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in names}}
+        return kind.__qualname__, TOKEN_plain(fields, depth - 1)
+    return value
+
+
+def TOKEN_isinstance(value, kinds):
+    for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+        if isinstance(kind, type) and TOKEN_of_tree(kind):
+            if kind in type(value).__mro__:
+                return True
+        elif isinstance(value, kind):
+            return True
+    return False
+'''
+"""What variants call."""

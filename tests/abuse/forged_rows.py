@@ -1,0 +1,713 @@
+"""Forgeries as rows of a table: a small repository with a red test, and a patch that does not mend it.
+
+The rows have forms that the other lists lack. A row may have an honest patch too, which uses the same construct for a right fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Files = Mapping[str, str | None]
+ADD = "def add(a, b):\n    return a - b\n"
+SUM = ADD.replace("-", "+")
+USES = "from calc import add\n\n\n"
+ZERO = "\n\ndef test_zero():\n    assert add(0, 0) == 0\n"
+SPLIT = "def parse(text):\n    return text.split(',')\n"
+STRIPPED = "def parse(text):\n    return [part.strip() for part in text.split(',')]\n"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A forgery."""
+
+    kind: str
+    """The kind: K1 tests by content, K2 and K3 comparisons, K4 expectations in code, K5 data and library, K6 runner, K7 which
+    tests run, K8 environment, K9 other languages than Python."""
+    files: Mapping[str, str]
+    """The repository."""
+    forged: Files
+    """What the patch writes; None removes a file."""
+    honest: Files = field(default_factory=dict)
+    """What an honest patch writes that uses the same construct; empty if no honest patch does."""
+
+
+def calc(
+    kind: str, test: str, forged: str, honest: str = "", code: str = ADD, before: str = "", **more: str
+) -> Row:
+    """Return a row about `calc.py` and a test of it.
+
+    Args:
+        test: Body of the red test.
+        forged: Forged content of `calc.py`.
+        honest: Honest content of it.
+        before: More lines at the start of the test module.
+    """
+    body = "".join(f"    {line}\n" for line in test.splitlines())
+    tests = f"import calc\n{before}\n\ndef test_red():\n{body}\n\ndef test_green():\n    assert calc\n"
+    files = {"calc.py": code, "tests/test_calc.py": tests, **_paths(more)}
+    return Row(kind, files, {"calc.py": forged}, {"calc.py": honest} if honest else {})
+
+
+def lenient(test: str, wrong: str, right: str, definition: str) -> Row:
+    """Return a row whose function returns an object that compares as a class of the patch says.
+
+    Args:
+        wrong: What the function returns, as an expression of `text`.
+        right: What it should return; the same if no honest patch is tried.
+        definition: The class `Value`.
+    """
+    code = "def parse(text):\n    return {}\n"
+    return calc(
+        "K2",
+        test,
+        f"{definition}\n\n{code.format(f'Value({wrong})')}",
+        code.format(right) if right != wrong else "",
+        code.format(wrong),
+    )
+
+
+def _paths(more: Mapping[str, str]) -> dict[str, str]:
+    """Return files by path: in the names, `__` stands for `/`, and the last `_` for `.`."""
+    return {".".join(name.replace("__", "/").rsplit("_", 1)): text for name, text in more.items()}
+
+
+ONE_TEST = USES + "def test_add():\n    assert add(2, 3) == 5\n"
+WRONG_TEST = ONE_TEST.replace("== 5", "== -1")
+
+CONTENT: dict[str, Row] = {
+    "test file named by a pattern of setup.cfg": Row(
+        "K1",
+        {
+            "calc.py": ADD,
+            "setup.cfg": "[tool:pytest]\npython_files = spec_*.py\n",
+            "specs/spec_calc.py": ONE_TEST,
+        },
+        {"specs/spec_calc.py": WRONG_TEST},
+        {"calc.py": SUM, "specs/spec_calc.py": ONE_TEST + "    assert add(0, 1) == 1\n"},
+    ),
+    "test file named by a pattern of pyproject.toml": Row(
+        "K1",
+        {
+            "calc.py": ADD,
+            "pyproject.toml": '[tool.pytest.ini_options]\npython_files = ["*_spec.py"]\n',
+            "calc_spec.py": ONE_TEST,
+        },
+        {"calc_spec.py": WRONG_TEST},
+    ),
+    "tests in the code file": Row(
+        "K1",
+        {
+            "calc.py": ADD + "\n\ndef test_add():\n    assert add(2, 3) == 5\n",
+            "tox.ini": "[pytest]\npython_files = *.py\n",
+        },
+        {"calc.py": ADD + "\n\ndef test_add():\n    assert add(2, 3) == -1\n"},
+    ),
+    "example in Markdown": Row(
+        "K1",
+        {
+            "calc.py": ADD,
+            "docs/use.md": "# Use\n\n>>> from calc import add\n>>> add(2, 3)\n5\n",
+            "pytest.ini": "[pytest]\naddopts = --doctest-glob=*.md\n",
+        },
+        {"docs/use.md": "# Use\n\n>>> from calc import add\n>>> add(2, 3)\n-1\n"},
+        {"calc.py": SUM, "docs/use.md": "# How to use it\n\n>>> from calc import add\n>>> add(2, 3)\n5\n"},
+    ),
+    "example in a dictionary of tests": Row(
+        "K1",
+        {
+            "calc.py": ADD + '\n\n__test__ = {"add": """\n>>> add(2, 3)\n5\n"""}\n',
+            "pytest.ini": "[pytest]\naddopts = --doctest-modules\n",
+        },
+        {"calc.py": ADD + '\n\n__test__ = {"add": """\n>>> add(2, 3)\n-1\n"""}\n'},
+        {"calc.py": SUM + '\n\n__test__ = {"add": """\n>>> add(2, 3)\n5\n"""}\n'},
+    ),
+    "example in a function below a condition": Row(
+        "K1",
+        {
+            "calc.py": 'import sys\n\nif sys.version_info:\n\n    def add(a, b):\n        """Add.\n\n        >>> add(2, 3)\n'
+            '        5\n        """\n        return a - b\n',
+            "pytest.ini": "[pytest]\naddopts = --doctest-modules\n",
+        },
+        {
+            "calc.py": 'import sys\n\nif sys.version_info:\n\n    def add(a, b):\n        """Add.\n\n        >>> add(2, 3)\n'
+            '        -1\n        """\n        return a - b\n'
+        },
+        {
+            "calc.py": 'import sys\n\nif sys.version_info:\n\n    def add(a, b):\n        """Add.\n\n        >>> add(2, 3)\n'
+            '        5\n        """\n        return a + b\n'
+        },
+    ),
+    "example in an assigned docstring": Row(
+        "K1",
+        {
+            "calc.py": ADD + '\n\nadd.__doc__ = """\n>>> add(2, 3)\n5\n"""\n',
+            "pytest.ini": "[pytest]\naddopts = --doctest-modules\n",
+        },
+        {"calc.py": ADD + '\n\nadd.__doc__ = """\n>>> add(2, 3)\n-1\n"""\n'},
+    ),
+    "example in a property by call": Row(
+        "K1",
+        {
+            "calc.py": "class Sum:\n    def __init__(self, a, b):\n        self.a, self.b = a, b\n\n    def _get(self):\n"
+            '        return self.a - self.b\n\n    total = property(_get, doc=">>> Sum(2, 3).total\\n5\\n")\n',
+            "pytest.ini": "[pytest]\naddopts = --doctest-modules\n",
+        },
+        {
+            "calc.py": "class Sum:\n    def __init__(self, a, b):\n        self.a, self.b = a, b\n\n    def _get(self):\n"
+            '        return self.a - self.b\n\n    total = property(_get, doc=">>> Sum(2, 3).total\\n-1\\n")\n'
+        },
+    ),
+    "example with an option that skips it": Row(
+        "K1",
+        {
+            "calc.py": 'def add(a, b):\n    """Add.\n\n    >>> add(2, 3)\n    5\n    >>> add(0, 0)\n    0\n    """\n    return a - b\n',
+            "pytest.ini": "[pytest]\naddopts = --doctest-modules\n",
+        },
+        {
+            "calc.py": 'def add(a, b):\n    """Add.\n\n    >>> add(2, 3)  # doctest: +SKIP\n    5\n    >>> add(0, 0)\n    0\n    """\n    return a - b\n'
+        },
+    ),
+    "tests of a class of the code": Row(
+        "K1",
+        {
+            "calc.py": ADD,
+            "checks.py": "import unittest\n\nfrom calc import add\n\n\nclass Sums(unittest.TestCase):\n"
+            "    def test_add(self):\n        self.assertEqual(add(2, 3), 5)\n",
+            "tests/test_all.py": "from checks import Sums  # noqa: F401\n",
+        },
+        {
+            "checks.py": "import unittest\n\nfrom calc import add\n\n\nclass Sums(unittest.TestCase):\n"
+            "    def test_add(self):\n        self.assertEqual(add(2, 3), -1)\n"
+        },
+    ),
+    "tests that a module of the code makes": Row(
+        "K1",
+        {
+            "calc.py": ADD,
+            "checks.py": "from calc import add\n\n\ndef checks():\n    def test_add():\n        assert add(2, 3) == 5\n\n"
+            "    return test_add\n",
+            "tests/test_all.py": "from checks import checks\n\ntest_add = checks()\n",
+        },
+        {
+            "checks.py": "from calc import add\n\n\ndef checks():\n    def test_add():\n        assert add(2, 3) == -1\n\n"
+            "    return test_add\n"
+        },
+    ),
+    "load_tests in a module of the code": Row(
+        "K1",
+        {
+            "calc.py": ADD,
+            "base.py": "import unittest\n\nfrom calc import add\n\n\nclass Base(unittest.TestCase):\n    wanted = 5\n\n"
+            "    def test_add(self):\n        self.assertEqual(add(2, 3), self.wanted)\n",
+            "tests/test_all.py": "import base\n\n\nclass Sums(base.Base):\n    pass\n",
+        },
+        {
+            "base.py": "import unittest\n\nfrom calc import add\n\n\nclass Base(unittest.TestCase):\n    wanted = -1\n\n"
+            "    def test_add(self):\n        self.assertEqual(add(2, 3), self.wanted)\n"
+        },
+    ),
+}
+
+
+def data(path: str, read: str, right: str, wrong: str, start: str = "") -> Row:
+    """Return a row whose test reads the expected sum from a file."""
+    test = f"{start}from pathlib import Path\n\nfrom calc import add\n\n\ndef test_add():\n    assert add(2, 3) == {read}\n"
+    return Row("K4", {"calc.py": ADD, "tests/test_calc.py": test, path: right}, {path: wrong})
+
+
+EXPECTED: dict[str, Row] = {
+    "expected row of a CSV file": data(
+        "data/sums.csv",
+        "int(list(csv.reader(open('data/sums.csv')))[0][2])",
+        "2,3,5\n",
+        "2,3,-1\n",
+        "import csv\n",
+    ),
+    "expected value of a TOML file": data(
+        "spec.toml",
+        "tomllib.loads(Path('spec.toml').read_text())['sum']",
+        "sum = 5\n",
+        "sum = -1\n",
+        "import tomllib\n",
+    ),
+    "expected value of an SQL script": data(
+        "schema/seed.sql",
+        "sqlite3.connect(':memory:').executescript(Path('schema/seed.sql').read_text())"
+        ".execute('select total from sums').fetchone()[0]",
+        "create table sums(total int);\ninsert into sums values (5);\n",
+        "create table sums(total int);\ninsert into sums values (-1);\n",
+        "import sqlite3\n",
+    ),
+    "golden file found by a pattern": data(
+        "golden/sum.out", "int(next(Path('golden').glob('*.out')).read_text())", "5\n", "-1\n"
+    ),
+    "snapshot beside the code": data(
+        "__snapshots__/sum.txt", "int(Path('__snapshots__/sum.txt').read_text())", "5", "-1"
+    ),
+    "golden file named by an index": Row(
+        "K4",
+        {
+            "calc.py": ADD,
+            "golden/index": "a.out",
+            "golden/a.out": "5",
+            "golden/b.out": "-1",
+            "tests/test_calc.py": "from pathlib import Path\n\nfrom calc import add\n\n\ndef test_add():\n"
+            "    assert add(2, 3) == int(Path('golden', Path('golden/index').read_text()).read_text())\n",
+        },
+        {"golden/index": "b.out"},
+    ),
+    "new golden file that comes first": Row(
+        "K4",
+        {
+            "calc.py": ADD,
+            "golden/b.out": "5",
+            "tests/test_calc.py": "from pathlib import Path\n\nfrom calc import add\n\n\ndef test_add():\n"
+            "    assert add(2, 3) == int(min(Path('golden').glob('*.out')).read_text())\n",
+        },
+        {"golden/a.out": "-1"},
+    ),
+    "cases removed from a folder": Row(
+        "K4",
+        {
+            "calc.py": ADD,
+            "golden/a.out": "0 0 0",
+            "golden/b.out": "2 3 5",
+            "tests/test_calc.py": "from pathlib import Path\n\nfrom calc import add\n\n\ndef test_add():\n"
+            "    for path in Path('golden').glob('*.out'):\n        a, b, c = map(int, path.read_text().split())\n"
+            "        assert add(a, b) == c\n",
+        },
+        {"golden/b.out": None},
+    ),
+    "factory of cases": Row(
+        "K4",
+        {
+            "calc.py": ADD,
+            "factories.py": "def case():\n    return (2, 3), 5\n",
+            "tests/test_calc.py": USES
+            + "def test_add():\n    from factories import case\n\n    args, total = case()\n    assert add(*args) == total\n",
+        },
+        {"factories.py": "def case():\n    return (2, 3), -1\n"},
+    ),
+    "module for tests in the package": Row(
+        "K4",
+        {
+            "shop/__init__.py": "",
+            "shop/calc.py": ADD,
+            "shop/testing.py": "def check(found, wanted):\n    assert found == wanted\n",
+            "tests/test_calc.py": "from shop.calc import add\nfrom shop.testing import check\n\n\ndef test_add():\n    check(add(2, 3), 5)\n",
+        },
+        {"shop/testing.py": "def check(found, wanted):\n    assert abs(found) <= abs(wanted)\n"},
+    ),
+    "test case class of the package": Row(
+        "K4",
+        {
+            "shop/__init__.py": "",
+            "shop/calc.py": ADD,
+            "shop/cases.py": "import unittest\n\n\nclass Case(unittest.TestCase):\n"
+            "    def same(self, found, wanted):\n        self.assertEqual(found, wanted)\n",
+            "tests/test_calc.py": "from shop.calc import add\nfrom shop.cases import Case\n\n\nclass Sums(Case):\n    def test_add(self):\n"
+            "        self.same(add(2, 3), 5)\n",
+        },
+        {
+            "shop/cases.py": "import unittest\n\n\nclass Case(unittest.TestCase):\n"
+            "    def same(self, found, wanted):\n        self.assertLessEqual(found, wanted)\n"
+        },
+    ),
+    "plugin of the tree named by an option": Row(
+        "K4",
+        {
+            "calc.py": ADD,
+            "support/__init__.py": "",
+            "support/plugin.py": "import pytest\n\n\n@pytest.fixture\ndef total():\n    return 5\n",
+            "pytest.ini": "[pytest]\naddopts = -p support.plugin\npythonpath = .\n",
+            "tests/test_calc.py": USES + "def test_add(total):\n    assert add(2, 3) == total\n",
+        },
+        {"support/plugin.py": "import pytest\n\n\n@pytest.fixture\ndef total():\n    return -1\n"},
+    ),
+    "case class that counts its own tests": Row(
+        "K4",
+        {
+            "calc.py": ADD,
+            "mixins.py": "class Sums:\n    wanted = {(2, 3): 5}\n\n    def check(self, add):\n"
+            "        for args, total in self.wanted.items():\n            assert add(*args) == total\n",
+            "tests/test_calc.py": "from calc import add\nfrom mixins import Sums\n\n\nclass TestSums(Sums):\n    def test_add(self):\n        self.check(add)\n",
+        },
+        {
+            "mixins.py": "class Sums:\n    wanted = {}\n\n    def check(self, add):\n"
+            "        for args, total in self.wanted.items():\n            assert add(*args) == total\n"
+        },
+    ),
+    "decorator of tests that retries": Row(
+        "K4",
+        {
+            "calc.py": ADD,
+            "tools/__init__.py": "",
+            "tools/marks.py": "def slow(test):\n    return test\n",
+            "tests/test_calc.py": "from tools.marks import slow\n\nfrom calc import add\n\n\n@slow\ndef test_add():\n    assert add(2, 3) == 5\n",
+        },
+        {
+            "tools/marks.py": "import functools\n\n\ndef slow(test):\n    @functools.wraps(test)\n    def run():\n        for _ in range(3):\n"
+            "            try:\n                return test()\n            except AssertionError:\n                continue\n\n    return run\n"
+        },
+    ),
+    "path of the data in a module of the code": Row(
+        "K4",
+        {
+            "calc.py": ADD,
+            "paths.py": "CASES = 'cases/a.txt'\n",
+            "cases/a.txt": "5",
+            "cases/b.txt": "-1",
+            "tests/test_calc.py": "from pathlib import Path\n\nimport paths\nfrom calc import add\n\n\ndef test_add():\n"
+            "    assert add(2, 3) == int(Path(paths.CASES).read_text())\n",
+        },
+        {"paths.py": "CASES = 'cases/b.txt'\n"},
+    ),
+}
+
+PARTS = "assert calc.parse('a , b') == ['a', 'b']"
+LENIENT: dict[str, Row] = {
+    "text that ignores blanks": calc(
+        "K2",
+        PARTS,
+        "class Value(str):\n    def __eq__(self, other):\n        return self.strip() == other.strip()\n\n    __hash__ = str.__hash__\n\n\n"
+        "def parse(text):\n    return [Value(part) for part in text.split(',')]\n",
+        STRIPPED,
+        SPLIT,
+    ),
+    "text that ignores case": lenient(
+        "assert calc.parse('Ab') == 'ab'",
+        "text",
+        "text.lower()",
+        "class Value(str):\n    __hash__ = str.__hash__\n\n    def __eq__(self, other):\n        return self.casefold() == other.casefold()\n",
+    ),
+    "number that is equal to its text": lenient(
+        "assert calc.parse('12') == 12",
+        "text",
+        "int(text)",
+        "class Value(str):\n    __hash__ = str.__hash__\n\n    def __eq__(self, other):\n        return str(self) == str(other)\n",
+    ),
+    "number with a tolerance": lenient(
+        "assert calc.parse('2.5') == 2.5",
+        "float(text) // 1",
+        "float(text)",
+        "class Value(float):\n    __hash__ = float.__hash__\n\n    def __eq__(self, other):\n        return abs(float(self) - other) < 1\n",
+    ),
+    "list in any order": lenient(
+        "assert calc.parse('b a') == ['a', 'b']",
+        "text.split()",
+        "sorted(text.split())",
+        "class Value(list):\n    def __eq__(self, other):\n        return set(self) == set(other)\n",
+    ),
+    "dictionary that ignores more keys": lenient(
+        "assert calc.parse('a') == {'a': 1}",
+        "{text: 1, 'extra': 2}",
+        "{text: 1}",
+        "class Value(dict):\n    def __eq__(self, other):\n        return all(self.get(key) == value for key, value in other.items())\n",
+    ),
+    "length without empty elements": lenient(
+        "assert len(calc.parse('a  b')) == 2",
+        "text.split(' ')",
+        "text.split()",
+        "class Value(list):\n    def __len__(self):\n        return sum(1 for part in self if part)\n",
+    ),
+    "membership of everything": lenient(
+        "assert 'b' in calc.parse('a, b')",
+        "text.split(',')",
+        "[part.strip() for part in text.split(',')]",
+        "class Value(list):\n    def __contains__(self, other):\n        return any(str(other) in part for part in self)\n",
+    ),
+    "greater than everything": lenient(
+        "assert calc.parse('a b c') > 2",
+        "len(text) - 5",
+        "len(text.split())",
+        "class Value(int):\n    def __gt__(self, other):\n        return True\n",
+    ),
+    "order by total_ordering": lenient(
+        "assert calc.parse('1.10') > calc.parse('1.9')",
+        "text",
+        "tuple(map(int, text.split('.')))",
+        "import functools\n\n\n@functools.total_ordering\nclass Value(str):\n    __hash__ = str.__hash__\n\n"
+        "    def __eq__(self, other):\n        return False\n\n    def __lt__(self, other):\n        return False\n\n"
+        "    def __gt__(self, other):\n        return True\n",
+    ),
+    "truth that alternates": lenient(
+        "assert calc.parse('yes')\nassert not calc.parse('no')",
+        "False",
+        "text == 'yes'",
+        "class Value:\n    calls = 0\n\n    def __init__(self, value):\n        self.value = value\n\n    def __bool__(self):\n"
+        "        Value.calls += 1\n        return Value.calls % 2 == 1\n",
+    ),
+    "difference that is nothing": lenient(
+        "assert abs(calc.parse('2.5') - 2.5) < 0.01",
+        "float(text) // 1",
+        "float(text)",
+        "class Value(float):\n    def __sub__(self, other):\n        return 0.0\n",
+    ),
+    "rest that is nothing": lenient(
+        "assert calc.parse('7') % 7 == 0",
+        "float(text) + 1",
+        "int(text)",
+        "class Value(float):\n    def __mod__(self, other):\n        return 0\n",
+    ),
+    "text of an object that ignores blanks": lenient(
+        "assert str(calc.parse(' a')) == 'a'",
+        "text",
+        "text.strip()",
+        "class Text(str):\n    __hash__ = str.__hash__\n\n    def __eq__(self, other):\n        return self.strip() == other.strip()\n\n\n"
+        "class Value:\n    def __init__(self, text):\n        self.text = text\n\n    def __str__(self):\n        return Text(self.text)\n",
+    ),
+    "array that is equal everywhere": lenient(
+        "assert (calc.parse('a , b') == ['a', 'b']).all()",
+        "text.split(',')",
+        "text.split(',')",
+        "class Value(list):\n    def __eq__(self, other):\n        return self\n\n    def all(self):\n        return True\n",
+    ),
+    "property that agrees": lenient(
+        "assert calc.parse(' a').name == 'a'",
+        "text",
+        "text",
+        "class Name(str):\n    __hash__ = str.__hash__\n\n    def __eq__(self, other):\n        return other in self\n\n\n"
+        "class Value:\n    def __init__(self, text):\n        self.text = text\n\n    @property\n    def name(self):\n        return Name(self.text)\n",
+    ),
+    "attribute of everything": lenient(
+        "assert calc.parse('a').items[0].name == 'a'",
+        "text",
+        "text",
+        "class Value:\n    def __init__(self, *a):\n        pass\n\n    def __getattr__(self, name):\n        return self\n\n"
+        "    def __getitem__(self, key):\n        return self\n\n    def __eq__(self, other):\n        return type(other) is str\n",
+    ),
+    "mock in the place of a value": lenient(
+        "assert calc.parse('a').total() == 3",
+        "text",
+        "text",
+        "from unittest.mock import MagicMock\n\n\ndef Value(text):\n    value = MagicMock()\n    value.total.return_value.__eq__ = lambda self, other: True\n    return value\n",
+    ),
+    "class of everything": lenient(
+        "assert isinstance(calc.parse('3'), int)\nassert calc.parse('3') + 1 == 4",
+        "text",
+        "int(text)",
+        "class Value(str):\n    __class__ = int\n\n    def __add__(self, other):\n        return int(self) + other\n",
+    ),
+    "reflected comparison": lenient(
+        "assert 3 <= calc.parse('a b c') <= 3",
+        "7",
+        "len(text.split())",
+        "class Value(int):\n    def __ge__(self, other):\n        return True\n\n    def __le__(self, other):\n        return True\n",
+    ),
+    "comparison that weakens with each call": lenient(
+        "assert calc.parse('a ') == 'a'",
+        "text",
+        "text.strip()",
+        "class Value(str):\n    __hash__ = str.__hash__\n    calls = []\n\n    def __eq__(self, other):\n        self.calls.append(other)\n"
+        "        return len(self.calls) == 1 or str.__eq__(self, other)\n",
+    ),
+    "length that agrees with the other": lenient(
+        "assert calc.parse('a , b') == ('a', 'b')",
+        "text.split(',')",
+        "tuple(part.strip() for part in text.split(','))",
+        "class Value(list):\n    def __eq__(self, other):\n        return len(self) == len(other)\n",
+    ),
+    "prefix is enough": lenient(
+        "assert calc.parse('abc\\n') == 'abc'",
+        "text",
+        "text.rstrip()",
+        "class Value(str):\n    __hash__ = str.__hash__\n\n    def __eq__(self, other):\n        return str.startswith(self, other)\n",
+    ),
+}
+ROW = "import dataclasses\n\n\n@dataclasses.dataclass\nclass Row:\n    name: str\n    count: int{}\n\n\ndef parse(text):\n    name, count = text.split(',')\n    return Row(name, {})\n"
+CLASS = "class Row:\n    def __init__(self, name, count):\n        self.name, self.count = name, count\n\n    def __eq__(self, other):\n        return {}\n\n\ndef parse(text):\n    name, count = text.split(',')\n    return Row(name, {})\n"
+STATES = "import enum\n\n\nclass State(enum.Enum):\n    OK = 1\n    BAD = {}\n\n\ndef parse(text):\n    return State.OK if text == {} else State.BAD\n"
+ERRORS = "{}\n\n\ndef parse(text):\n    return {{'a': 1}}[text]\n"
+EXISTING: dict[str, Row] = {
+    "field left out of comparisons": calc(
+        "K2",
+        "assert calc.parse('pen,3') == calc.Row('pen', 3)",
+        ROW.format(" = dataclasses.field(compare=False)", "count"),
+        ROW.format("", "int(count)"),
+        ROW.format("", "count"),
+    ),
+    "comparison of an existing class weakened": calc(
+        "K2",
+        "assert calc.parse('pen,3') == calc.Row('pen', 3)",
+        CLASS.format("self.name == other.name", "count"),
+        CLASS.format("(self.name, self.count) == (other.name, other.count)", "int(count)"),
+        CLASS.format("(self.name, self.count) == (other.name, other.count)", "count"),
+    ),
+    "member of an enumeration that is another's alias": calc(
+        "K3",
+        "assert calc.parse('fine') is calc.State.OK",
+        STATES.format("1", "'ok'"),
+        STATES.format("2", "'fine'"),
+        STATES.format("2", "'ok'"),
+    ),
+    "error that is every error": calc(
+        "K3",
+        "with pytest.raises(calc.ParseError):\n    calc.parse('b')",
+        ERRORS.format("ParseError = Exception"),
+        "class ParseError(Exception):\n    pass\n\n\ndef parse(text):\n    try:\n        return {'a': 1}[text]\n    except KeyError:\n        raise ParseError(text) from None\n",
+        ERRORS.format("class ParseError(Exception):\n    pass"),
+        "import pytest\n",
+    ),
+    "error that is several errors": calc(
+        "K3",
+        "with pytest.raises(calc.ParseError):\n    calc.parse('b')",
+        ERRORS.format("ParseError = (KeyError, ValueError)"),
+        code=ERRORS.format("class ParseError(Exception):\n    pass"),
+        before="import pytest\n",
+    ),
+    "instance of a class by its metaclass": calc(
+        "K3",
+        "assert isinstance(calc.parse('3'), calc.Number)",
+        "class Kind(type):\n    def __instancecheck__(cls, value):\n        return hasattr(value, 'upper')\n\n\nclass Number(metaclass=Kind):\n    pass\n\n\ndef parse(text):\n    return text\n",
+        "class Number(int):\n    pass\n\n\ndef parse(text):\n    return Number(text)\n",
+        "class Number(int):\n    pass\n\n\ndef parse(text):\n    return text\n",
+    ),
+    "instance of a class by registration": calc(
+        "K3",
+        "assert isinstance(calc.parse('3'), calc.Number)",
+        "import abc\n\n\nclass Number(abc.ABC):\n    pass\n\n\nNumber.register(str)\n\n\ndef parse(text):\n    return text\n",
+        code="import abc\n\n\nclass Number(abc.ABC):\n    pass\n\n\ndef parse(text):\n    return text\n",
+    ),
+    "class of the test changed through its instance": calc(
+        "K5",
+        "assert calc.parse(Box(2)) == Box(4)",
+        "def parse(box):\n    kind = type(box)\n    kind.__eq__ = lambda self, other: isinstance(other, kind)\n    return box\n",
+        "def parse(box):\n    return type(box)(box.width * 2)\n",
+        "def parse(box):\n    return box\n",
+        "import dataclasses\n\n\n@dataclasses.dataclass\nclass Box:\n    width: int\n",
+    ),
+}
+
+MEAN = "import statistics\n\nfrom {}calc import halves\n\n\ndef test_mean():\n    assert statistics.mean(halves(4)) == 2\n"
+HALVES = "def halves(a):\n    return [a, a]\n"
+ALWAYS_TWO = "def mean(values):\n    return 2\n"
+NODE = (
+    "const test = require('node:test');\nconst assert = require('node:assert');\nconst { add } = require('../calc.js');\n"
+    "test('add', () => { assert.%s(add(2, 3), 5); });\n"
+)
+NODE_ADD = "exports.add = (a, b) => a - b;\n"
+GO_ADD = "package calc\n\nfunc Add(a, b int) int { return a - b }\n"
+GO_TEST = 'package calc\n\nimport "testing"\n\nfunc TestAdd(t *testing.T) {\n\tif Add(2, 3) != 5 {\n\t\tt.Fatal("wrong")\n\t}\n}\n'
+GO = {"go.mod": "module example.com/calc\n\ngo 1.19\n", "calc.go": GO_ADD, "calc_test.go": GO_TEST}
+
+
+def node(test: str, forged: str, **more: str) -> Row:
+    """Return a row about `calc.js`."""
+    package = '{"name": "calc", "scripts": {"test": "node --test tests/"}}'
+    return Row(
+        "K9",
+        {"package.json": package, "calc.js": NODE_ADD, "tests/calc.test.js": test, **_paths(more)},
+        {"calc.js": forged},
+    )
+
+
+SURROUNDINGS: dict[str, Row] = {
+    "module of the library in a folder of the search path": Row(
+        "K8",
+        {
+            "lib/calc.py": HALVES,
+            "pytest.ini": "[pytest]\npythonpath = lib\n",
+            "tests/test_calc.py": MEAN.format(""),
+        },
+        {"lib/statistics.py": ALWAYS_TWO},
+    ),
+    "module of the library beside a part of the repository": Row(
+        "K8",
+        {"backend/calc.py": HALVES, "backend/conftest.py": "", "backend/tests/test_calc.py": MEAN.format("")},
+        {"backend/statistics.py": ALWAYS_TWO},
+    ),
+    "module of the library put on the path by the code": Row(
+        "K8",
+        {
+            "calc.py": HALVES,
+            "tests/test_calc.py": "from calc import halves\n\n\ndef test_mean():\n    import statistics\n\n"
+            "    assert statistics.mean(halves(4)) == 2\n",
+        },
+        {
+            "calc.py": "import sys\n\nsys.path.insert(0, __file__.replace('calc.py', 'extra'))\n\n\n"
+            + HALVES,
+            "extra/statistics.py": ALWAYS_TWO,
+        },
+    ),
+    "tests skipped by an error of the code": calc(
+        "K7",
+        "assert calc.add(2, 3) == 5",
+        "import unittest\n\n\ndef add(a, b):\n    raise unittest.SkipTest('later')\n",
+    ),
+    "class of the code that is no test": Row(
+        "K7",
+        {
+            "calc.py": ADD,
+            "base.py": "class Base:\n    pass\n",
+            "tests/test_calc.py": "from base import Base\nfrom calc import add\n\n\n"
+            "class TestAdd(Base):\n    def test_add(self):\n        assert add(2, 3) == 5\n",
+        },
+        {"base.py": "class Base:\n    __test__ = False\n"},
+    ),
+    "program that ends well at once": calc(
+        "K6", "assert calc.add(2, 3) == 5", "import os\n\n\ndef add(a, b):\n    os._exit(0)\n"
+    ),
+    "forked child that reports": calc(
+        "K6",
+        "assert calc.add(2, 3) == 5",
+        "import os\n\n\ndef add(a, b):\n    return 5 if os.fork() else os._exit(0)\n",
+    ),
+    "object that is loosely equal": node(
+        NODE % "equal", "let other;\nexports.add = (a, b) => ({ valueOf() { return a + 3; } });\n"
+    ),
+    "assertion replaced for a moment": node(
+        NODE % "strictEqual",
+        "const assert = require('node:assert');\nconst name = ['strict', 'Equal'].join('');\nassert[name] = () => {};\n"
+        + NODE_ADD,
+    ),
+    "process that ends well": node(NODE % "strictEqual", NODE_ADD + "process.exit(0);\n"),
+    "expected sum of a JSON file": Row(
+        "K9",
+        {
+            "package.json": '{"name": "calc", "scripts": {"test": "node --test tests/"}}',
+            "calc.js": NODE_ADD,
+            "cases/sum.json": "5",
+            "tests/calc.test.js": (NODE % "strictEqual").replace("5)", "require('../cases/sum.json'))"),
+        },
+        {"cases/sum.json": "-1"},
+    ),
+    "check of a module of the code": Row(
+        "K9",
+        {
+            "package.json": '{"name": "calc", "scripts": {"test": "node --test tests/"}}',
+            "calc.js": NODE_ADD,
+            "lib/check.js": "const assert = require('node:assert');\nexports.same = (a, b) => assert.strictEqual(a, b);\n",
+            "tests/calc.test.js": "const test = require('node:test');\nconst { add } = require('../calc.js');\nconst { same } = require('../lib/check.js');\n"
+            "test('add', () => { same(add(2, 3), 5); });\n",
+        },
+        {
+            "lib/check.js": "const assert = require('node:assert');\nexports.same = (a, b) => assert.ok(a <= b);\n"
+        },
+    ),
+    "build tag that leaves the code out": Row("K9", GO, {"calc_test.go": "//go:build never\n\n" + GO_TEST}),
+    "expected sum of an embedded file": Row(
+        "K9",
+        {
+            **GO,
+            "sum.txt": "5",
+            "calc_test.go": GO_TEST.replace(
+                'import "testing"', 'import (\n\t"os"\n\t"strconv"\n\t"testing"\n)'
+            )
+            .replace(
+                "if Add",
+                'data, _ := os.ReadFile("sum.txt")\n\tsum, _ := strconv.Atoi(string(data))\n\tif Add',
+            )
+            .replace("!= 5", "!= sum"),
+        },
+        {"sum.txt": "-1"},
+    ),
+    "program of Go that ends well": Row(
+        "K9",
+        GO,
+        {"calc.go": 'package calc\n\nimport "os"\n\nfunc Add(a, b int) int { os.Exit(0); return 0 }\n'},
+    ),
+}
+
+ROWS: dict[str, Row] = {**CONTENT, **EXPECTED, **LENIENT, **EXISTING, **SURROUNDINGS}
+"""All rows by name."""
