@@ -331,6 +331,8 @@ async def _endpoint(settings: Settings, choice: EndpointChoice | Check) -> Check
 
     try:
         found = await probe(choice.url, api_key=choice.key, model=settings.model, timeout=ENGINE_TIMEOUT)
+    except EnvironmentFault as error:  # of a proxy, or of certificates
+        return Check("endpoint", False, str(error))
     except ModelServerError as error:
         mend = "start the server, or correct the endpoint or the key"
         if choice.source == "running":
