@@ -205,16 +205,30 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end and return its result.
 
-    SIGINT, SIGTERM and SIGHUP cancel it. After its clean-up, KeyboardInterrupt is raised.
+    SIGINT, SIGTERM and SIGHUP cancel it. After its clean-up, KeyboardInterrupt is raised. Threads that still work are not waited
+    for: what must not stop in the middle uses `m3agent.util.threads`, and its clean-up waits.
     """
     import asyncio
     import signal
 
+    from m3agent.util.threads import Threads
+
+    threads = Threads()
+
     async def main() -> T:
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(threads)
+
+        def interrupt() -> None:
+            threads.abandoned = True
+            loop.set_exception_handler(
+                lambda *_: None
+            )  # asyncio would print what its callbacks meet from now on
+            task.cancel()
+
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, task.cancel)
+            loop.add_signal_handler(number, interrupt)
         return await task
 
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, choose_endpoint
 from m3agent.agent.repo.repository import MIN_GIT, git_version, open_repository
-from m3agent.agent.repo.snapshot import LARGEST_FILE, sizes_of, too_large
+from m3agent.agent.repo.snapshot import sizes_of, too_large
 from m3agent.agent.settings.settings import Settings
 from m3agent.cli.common import state_folder
 from m3agent.sandbox.backends.engine import (
@@ -29,6 +29,7 @@ from m3agent.sandbox.backends.here_machine import in_container
 from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
 from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.errors import EngineUnavailable, SandboxError
+from m3agent.sandbox.store.workspace import TOO_LARGE
 from m3agent.serving.check.check import Check
 from m3agent.util.counted import first_of
 from m3agent.util.errors import EnvironmentFault, M3AgentError
@@ -112,7 +113,7 @@ def _repository(repo_dir: Path) -> Check:
             f"; submodules are not in sandboxes, and changes there are refused: {first_of(submodules, 5)}"
         )
     if large:
-        detail = f"{where}; not copied into sandboxes, because larger than {LARGEST_FILE >> 30} GiB: {', '.join(large)}"
+        detail = f"{where}; not copied into sandboxes, because {TOO_LARGE}: {first_of(large, 5)}"
         return Check("repository", None, detail, "leave them out with .gitignore, or tell git to forget them")
     return Check("repository", True, where)
 
@@ -330,6 +331,8 @@ async def _endpoint(settings: Settings, choice: EndpointChoice | Check) -> Check
 
     try:
         found = await probe(choice.url, api_key=choice.key, model=settings.model, timeout=ENGINE_TIMEOUT)
+    except EnvironmentFault as error:  # of a proxy, or of certificates
+        return Check("endpoint", False, str(error))
     except ModelServerError as error:
         mend = "start the server, or correct the endpoint or the key"
         if choice.source == "running":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -31,3 +32,14 @@ async def stoppable(work: Callable[[threading.Event], T]) -> T:
         stop.set()
         await asyncio.gather(task, return_exceptions=True)
         raise
+
+
+class Threads(ThreadPoolExecutor):
+    """The threads of an event loop. The end of the loop waits for them, unless `abandoned` is set."""
+
+    abandoned = False
+    """Whether nobody needs the results any more: Ctrl-C must not wait until a thread has read 100,000 files."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads after their present work; with `abandoned`, return at once and begin no further work."""
+        super().shutdown(wait and not self.abandoned, cancel_futures=cancel_futures or self.abandoned)

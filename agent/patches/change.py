@@ -23,10 +23,10 @@ from m3agent.agent.forge.address import pull_of_origin
 from m3agent.agent.forge.api import find_token
 from m3agent.agent.forge.connection import ask
 from m3agent.agent.repo.repository import GitCommandFailed, Repository, origin_url
-from m3agent.agent.repo.snapshot import TREES, borrowing_store, workspace_of
+from m3agent.agent.repo.snapshot import TREES, borrowing_store, too_large, workspace_of
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore, blob_id
-from m3agent.sandbox.store.workspace import Workspace
+from m3agent.sandbox.store.workspace import TOO_LARGE, Workspace
 from m3agent.util.counted import first_of
 from m3agent.util.daemon_thread import in_background
 from m3agent.util.errors import EnvironmentFault, UsageError, reason_of
@@ -244,7 +244,9 @@ class _Reader:
         if untracked := [path for path in sorted(changed - tracked) if path in found]:
             say(f"untracked files are part of the patch: {first_of(untracked, _NAMED)}")
         before = {path: entry for path, entry in found.items() if path not in changed}
-        old = [entry for entry in self.store.list_tree(commit) if entry.path in changed]
+        # a file that is there and not in the tree is too large: it is no part of the patch
+        kept_out = {path for path in changed - found.keys() if (repository.root / path).is_file()}
+        old = [entry for entry in self.store.list_tree(commit) if entry.path in changed - kept_out]
         before |= {entry.path: entry for entry in self._on_disk(old)}
         tree = self.store.write_tree(before.values())
         return self._change(commit, tree, after, Origin(kind="work tree", commit=None))
@@ -291,8 +293,19 @@ class _Reader:
 
     def _change(self, commit: str, before: str, after: str, origin: Origin) -> Change:
         workspace = self._workspace(commit, before)
+        self._refuse_large(workspace, after)
         patch = workspace.patch(after)
         return Change(workspace, patch, patch.text, Base(commit=commit, tree=before, uncommitted=0), origin)
+
+    def _refuse_large(self, workspace: Workspace, after: str) -> None:
+        """Raise UsageError for a change with a file that no sandbox would get."""
+        entries = {**workspace.entries(workspace.base), **workspace.entries(after)}
+        changed = [path for _, path in self.store.changed_paths(workspace.base, after) if path in entries]
+        sizes = self.store.sizes([entries[path].sha for path in changed])
+        if large := too_large(dict(zip(changed, sizes, strict=True))):
+            raise UsageError(
+                f"the patch cannot be tested, because it has files {TOO_LARGE}: {first_of(large, _NAMED)}"
+            )
 
     def _workspace(self, commit: str, tree: str) -> Workspace:
         """Return the states from a tree on, which belongs to a commit."""

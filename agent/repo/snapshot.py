@@ -15,15 +15,14 @@ from m3agent.agent.repo.git_spawn import blocked_in
 from m3agent.agent.repo.host_git import read_regular
 from m3agent.agent.repo.repository import Repository
 from m3agent.sandbox.store.git import TreeStore
-from m3agent.sandbox.store.workspace import Workspace
+from m3agent.sandbox.store.workspace import LARGEST_FILE, TOO_LARGE, Workspace
+from m3agent.util.counted import first_of
 from m3agent.util.errors import EnvironmentFault
 
 TREES = "trees.git"
 """A folder in a session's folder. It holds the states of the session's work tree."""
 MOST_BYTES = 16 << 30
 """The most bytes of a work tree. A sandbox has less room, unless its memory is larger than 32 GiB."""
-LARGEST_FILE = 1 << 30
-"""The most bytes of one file. Larger ones do not go into sandboxes: reading them takes minutes, even if they are sparse."""
 SCRATCH = "scratch"
 """A folder in the state folder. It holds one folder for each command that needs one."""
 
@@ -56,10 +55,10 @@ def _readable(root: Path, paths: Sequence[str], say: Callable[[str], None]) -> l
     if (fault := blocked_in((str(folder), ()) for folder in folders)) is not None:
         raise fault
     sizes = sizes_of(root, paths)
-    for path in too_large(sizes):
-        say(
-            f"left out: {path} has {sizes.pop(path):,} bytes, and files of more than {LARGEST_FILE >> 30} GiB are not copied"
-        )
+    if large := too_large(sizes):
+        say(f"not copied into sandboxes, because {TOO_LARGE}: {first_of(large, 5)}")
+        for path in large:
+            del sizes[path]
     if sum(sizes.values()) > MOST_BYTES:
         largest = max(sizes, key=lambda path: sizes[path])
         raise EnvironmentFault(

@@ -136,4 +136,4 @@ def new_sandbox(
             machine = BwrapMachine(spec.limits)
         case "here":
             machine = HereMachine(spec.limits, spec.source, spec.ignored)
-    return Sandbox(machine, workspace, network, spec.python_folders, dict(spec.variables))
+    return Sandbox(machine, workspace, network, spec.python_folders, dict(spec.variables), say)

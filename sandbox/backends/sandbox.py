@@ -25,7 +25,17 @@ from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes, SandboxEr
 from m3agent.sandbox.network.network import Network, lend_certificates
 from m3agent.sandbox.protocol.channel import Channel, ChannelRequest, Header
 from m3agent.sandbox.store.git import SKIP_FOLDERS
-from m3agent.sandbox.store.workspace import MOST_BYTES, MOST_FILES, Patch, TreeId, Workspace, inside_git
+from m3agent.sandbox.store.workspace import (
+    LARGEST_FILE,
+    MOST_BYTES,
+    MOST_FILES,
+    TOO_LARGE,
+    Patch,
+    TreeId,
+    Workspace,
+    inside_git,
+)
+from m3agent.util.counted import first_of
 
 ROOT = "/ws"
 """Path of the work tree inside every sandbox."""
@@ -221,6 +231,7 @@ class Sandbox:
         network: Network | None = None,
         python_folders: tuple[str, ...] = (),
         declared: Mapping[str, str] | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.machine = machine
         self.workspace = workspace
@@ -231,6 +242,7 @@ class Sandbox:
         self.python_folders = python_folders
         """Folders of the work tree from which Python imports, besides its root and `src`."""
         self._declared = declared or {}
+        self._say = say
         self.left_out: dict[str, str] = {}
         """Changed files that cannot be part of a patch: path to reason."""
         self.python = ""
@@ -659,9 +671,21 @@ class Sandbox:
         With `alone`, no command runs that could change them.
         """
         entries = [e for p, e in self.workspace.entries(tree).items() if p not in keep]
-        blobs = self.workspace.store.each_blob([e.sha for e in entries])
-        files = ((e.path, e.mode, e.sha, blob) for e, blob in zip(entries, blobs, strict=True))
-        return await self._put(files, alone=alone)
+        store, left_out = self.workspace.store, set[str]()
+
+        def files() -> Iterator[tuple[str, int, str, bytes]]:
+            blobs = store.each_blob_up_to([e.sha for e in entries], LARGEST_FILE)
+            for e, blob in zip(entries, blobs, strict=True):
+                if blob is None:
+                    left_out.add(e.path)
+                else:
+                    yield e.path, e.mode, e.sha, blob
+
+        size = await self._put(files(), alone=alone)
+        if new := left_out - store.left_out:
+            store.left_out |= new
+            self._say(f"not copied into sandboxes, because {TOO_LARGE}: {first_of(sorted(new), 5)}")
+        return size
 
     async def _put(
         self, files: Iterable[tuple[str, int, str, bytes]], into: str | None = None, *, alone: bool = False

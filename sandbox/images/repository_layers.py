@@ -40,7 +40,7 @@ from m3agent.sandbox.images.installers import installers
 from m3agent.sandbox.images.layers import OWNER, WORK, Builder, Layer, Step, digest
 from m3agent.sandbox.images.toolchains import FOLDER
 from m3agent.sandbox.store.git import TreeEntry
-from m3agent.sandbox.store.workspace import Workspace
+from m3agent.sandbox.store.workspace import LARGEST_FILE, Workspace
 
 ENVIRONMENT_RECIPE = 1  # part of every hash; increase it if the same declarations must give another image
 PROJECT_RECIPE = 2  # the same for the project's own build
@@ -251,13 +251,15 @@ def _packed(workspace: Workspace, place: str) -> IO[bytes]:
     """Return the files of the base tree, below the folder `place`, as a tar for the container's root."""
     buffer = cast("IO[bytes]", tempfile.SpooledTemporaryFile(MOST_IN_MEMORY))  # noqa: SIM115 - the caller closes it
     entries = list(workspace.entries(workspace.base).values())
-    blobs = workspace.store.each_blob([entry.sha for entry in entries])
+    blobs = workspace.store.each_blob_up_to([entry.sha for entry in entries], LARGEST_FILE)
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for folder in sorted(_folders(entry.path for entry in entries)):
             info = tarfile.TarInfo(f"{place}/{folder}".strip("/"))
             info.type, info.mode, info.uid, info.gid = tarfile.DIRTYPE, 0o755, OWNER, OWNER
             archive.addfile(info)
         for entry, blob in zip(entries, blobs, strict=True):
+            if blob is None:
+                continue  # no sandbox gets it either
             add_entry(archive, f"{place}/{entry.path}".strip("/"), entry.mode, blob, OWNER)
     buffer.seek(0)
     return buffer

@@ -12,12 +12,14 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import IO
 
 from m3agent.sandbox.errors import DiskFull, SandboxError
 from m3agent.sandbox.store.anonymous_file import anonymous_file
@@ -138,6 +140,8 @@ class TreeStore:
         self._diff = lru_cache(maxsize=2)(self._find_diff)
         self._changed = lru_cache(maxsize=16)(self._find_changed)
         self._blobs: dict[str, bytes] = {}
+        self.left_out = set[str]()
+        """Paths of files that no sandbox got, because they are too large."""
         if only_read:
             return
         if not (git_dir / "HEAD").exists():
@@ -239,6 +243,36 @@ class TreeStore:
         Raises:
             GitFailed: A blob does not exist, or git ended early.
         """
+        for blob in self.each_blob_up_to(shas, sys.maxsize):
+            assert blob is not None
+            yield blob
+
+    def each_blob_up_to(self, shas: Sequence[str], most: int) -> Iterator[bytes | None]:
+        """Yield the bytes of many blobs one by one; None for a blob of more than `most` bytes, which is not read.
+
+        Raises:
+            GitFailed: A blob does not exist, or git ended early.
+        """
+        while shas:
+            rest: Sequence[str] = ()
+            with self._contents(shas) as output:
+                for number, sha in enumerate(shas, 1):
+                    header = output.readline().split()
+                    if len(header) != 3:
+                        raise GitFailed(f"object {sha} is missing from the repository")
+                    if int(header[2]) > most:
+                        rest = shas[number:]  # for a new git: this one would first write what nobody reads
+                        yield None
+                        break
+                    blob = output.read(int(header[2]))
+                    if output.read(1) != b"\n":
+                        raise GitFailed("git ended in the middle of an object")
+                    yield blob
+            shas = rest
+
+    @contextlib.contextmanager
+    def _contents(self, shas: Iterable[str]) -> Iterator[IO[bytes]]:
+        """Yield the output of a git that writes each blob after a line with its size."""
         # a pipe could fill up while git waits for us to read its output; a disk could be full
         with open(anonymous_file("names"), "w+b") as names:  # noqa: PTH123  # a descriptor, not a path
             names.write("".join(f"{sha}\n" for sha in shas).encode())
@@ -254,14 +288,14 @@ class TreeStore:
                 pipesize=1 << 20,
             ) as process:
                 assert process.stdout is not None
-                for sha in shas:
-                    header = process.stdout.readline().split()
-                    if len(header) != 3:
-                        raise GitFailed(f"object {sha} is missing from the repository")
-                    blob = process.stdout.read(int(header[2]))
-                    if process.stdout.read(1) != b"\n":
-                        raise GitFailed("git ended in the middle of an object")
-                    yield blob
+                yield process.stdout
+
+    def sizes(self, shas: Sequence[str]) -> list[int]:
+        """Return the sizes of blobs in bytes."""
+        names = "".join(f"{sha}\n" for sha in shas).encode()
+        return [
+            int(size) for size in self.git("cat-file", "--batch-check=%(objectsize)", stdin=names).split()
+        ]
 
     def write_tree(self, entries: Iterable[TreeEntry]) -> str:
         """Store a tree of these files and return its id."""

@@ -25,6 +25,9 @@ TreeId = str
 
 MOST_FILES = 2000  # changed files in one checkpoint; more are an accident (a build, a download), not a patch
 MOST_BYTES = 10 << 20  # bytes of one changed file
+LARGEST_FILE = 100 << 20
+"""The most bytes of one file, as on GitHub. Larger ones do not go into sandboxes, whose files are in memory."""
+TOO_LARGE = f"larger than {LARGEST_FILE >> 20} MiB"
 
 # Characters that macOS ignores when it compares names (the same list as in git).
 IGNORED_IN_NAMES = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")

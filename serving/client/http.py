@@ -11,6 +11,8 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from m3agent.util.errors import EnvironmentFault
+
 if TYPE_CHECKING:
     import ssl
 
@@ -51,12 +53,59 @@ def certificates_for(url: str) -> "ssl.SSLContext | bool":
     """Return which certificates an HTTP client for `url` needs, as `verify` of httpx2: True for the system's.
 
     To load the system's takes 0.05 s. Plain HTTP to this machine needs none, and the context for it trusts none.
+
+    Raises:
+        EnvironmentFault: A variable that the HTTP client would read has no usable proxy, or no certificates.
     """
     import ssl
 
-    return (
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_local(url) and urlsplit(url).scheme == "http" else True
-    )
+    if not is_local(url):
+        _check_proxies()
+        _check_certificates()
+    elif urlsplit(url).scheme == "http":
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return True
+
+
+def proxy_variable(url: str) -> str:
+    """Return the variable that names the proxy for a URL; empty if the connection is direct."""
+    from urllib.request import proxy_bypass
+
+    scheme, host = urlsplit(url).scheme, urlsplit(url).hostname or ""
+    if is_local(url) or proxy_bypass(host):
+        return ""
+    names = (f"{scheme}_proxy", "all_proxy")
+    return next((each for name in names for each in (name, name.upper()) if os.environ.get(each)), "")
+
+
+def _check_proxies() -> None:
+    schemes = ["http", "https"]
+    if importlib.util.find_spec("socksio") is not None:
+        schemes += ["socks5", "socks5h"]
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        for variable in (name, name.upper()):
+            address = os.environ.get(variable, "")
+            try:
+                parts = urlsplit(address if "://" in address else f"http://{address}")
+                usable = parts.scheme in schemes and parts.hostname and parts.port != 0
+            except ValueError:  # such as a port that is no number
+                usable = False
+            if address and not usable:  # its value may have a password
+                raise EnvironmentFault(
+                    f"The proxy in {variable} cannot be used: write it as http://HOST:PORT."
+                )
+
+
+def _check_certificates() -> None:
+    import ssl
+
+    if file := os.environ.get("SSL_CERT_FILE"):
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+        except OSError:  # also ssl.SSLError
+            raise EnvironmentFault(
+                f"SSL_CERT_FILE names {file}, which is no file with certificates: correct or unset the variable."
+            ) from None
 
 
 def open_client(url: str, api_key: str | None, *, connect: float, read: float | None) -> "openai.AsyncOpenAI":

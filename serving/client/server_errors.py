@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from m3agent.serving.client.http import host_of, mask_key
+from m3agent.serving.client.http import host_of, mask_key, proxy_variable
 from m3agent.serving.errors import (
     ContextTooLong,
     EndpointRefused,
@@ -119,7 +119,9 @@ def translate(error: "openai.APIError", host: str, api_key: str | None) -> Model
     if isinstance(error, openai.APITimeoutError):
         return EndpointUnreachable(host, "it did not answer in time")
     if isinstance(error, openai.APIConnectionError):
-        return EndpointUnreachable(host, _connection_reason(error))
+        through = proxy_variable(str(error.request.url))
+        by = f" (through the proxy in {through})" if through else ""
+        return EndpointUnreachable(host, f"{_connection_reason(error)}{by}")
     if isinstance(error, openai.APIStatusError):
         return response_error(error.response, host, api_key)
     return EndpointUnreachable(host, mask_key(error.message, api_key))
@@ -227,6 +229,8 @@ def _connection_reason(error: BaseException) -> str:
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(inner)
     for cause in reversed(chain):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"certificate verify failed, {cause.verify_message} (SSL_CERT_FILE names certificates to trust)"
         if isinstance(cause, (socket.gaierror, ssl.SSLError)):  # their numbers are not those of `errno`
             return str(cause.strerror or cause)
         if isinstance(cause, OSError) and cause.errno is not None:

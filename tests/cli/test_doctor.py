@@ -13,13 +13,13 @@ import docker
 import pytest
 from docker.errors import DockerException
 
-from m3agent.agent.repo.snapshot import LARGEST_FILE
 from m3agent.agent.settings.loader import settings_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.cli import doctor
 from m3agent.cli.check_table import as_json, table
 from m3agent.cli.doctor import diagnose, exit_code
 from m3agent.sandbox.declared.preparation import Preparation
+from m3agent.sandbox.store.workspace import LARGEST_FILE
 from m3agent.serving.check.check import Check
 from m3agent.serving.launch.record import Phase, ServerRecord, new_folder, write_record
 from tests.agent.repositories import NewRepo

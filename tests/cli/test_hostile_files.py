@@ -13,7 +13,8 @@ import pytest
 
 from m3agent.agent.repo import git_spawn
 from m3agent.agent.repo.repository import open_repository
-from m3agent.agent.repo.snapshot import LARGEST_FILE, workspace_of
+from m3agent.agent.repo.snapshot import workspace_of
+from m3agent.sandbox.store.workspace import LARGEST_FILE
 from m3agent.util.errors import EnvironmentFault
 from m3agent.util.plain_file import read_first, read_inside
 from tests.command_line import run
@@ -243,11 +244,11 @@ def test_a_slow_git_is_waited_for(repository: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_work_tree_that_is_too_large(repository: Path) -> None:
-    for number in range(17):
-        path = repository / "src" / f"data{number:02}.bin"
+    for number in range(164):
+        path = repository / "src" / f"data{number:03}.bin"
         path.touch()
         os.truncate(path, LARGEST_FILE)
     with pytest.raises(
-        EnvironmentFault, match=r"larger than 16 GiB together, the largest is src/data00\.bin: leave"
+        EnvironmentFault, match=r"larger than 16 GiB together, the largest is src/data000\.bin: leave"
     ):
         workspace_of(open_repository(repository), repository.parent, lambda _: None)

@@ -26,6 +26,7 @@ class MemoryTrees(TreeStore):
 
     def __init__(self, folder: Path) -> None:
         self.git_dir = folder
+        self.left_out = set()
         self._blobs: dict[str, bytes] = {}
         self._trees: dict[str, list[TreeEntry]] = {}
 
@@ -43,8 +44,9 @@ class MemoryTrees(TreeStore):
         except KeyError:
             raise GitFailed(f"object {sha} is missing from the repository") from None
 
-    def each_blob(self, shas: Sequence[str]) -> Iterator[bytes]:
-        yield from map(self.get_blob, shas)
+    def each_blob_up_to(self, shas: Sequence[str], most: int) -> Iterator[bytes | None]:
+        for blob in map(self.get_blob, shas):
+            yield blob if len(blob) <= most else None
 
     def write_tree(self, entries: Iterable[TreeEntry]) -> str:
         by_path = {entry.path: entry for entry in entries}

@@ -16,6 +16,7 @@ from m3agent.agent.patches.change import Source, read_change
 from m3agent.agent.repo.repository import open_repository
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git_command import GitCommand
+from m3agent.sandbox.store.workspace import LARGEST_FILE
 from m3agent.util.errors import UsageError
 from tests.conftest import git
 
@@ -137,6 +138,21 @@ def test_the_work_tree_since_a_branch_was_left(repo: Path) -> None:
     found = change(repo, base="main")
     assert both(found) == ({"a.py": "1\n", "b.py": "1\n"}, {"a.py": "4\n", "b.py": "1\n", "c.py": "new\n"})
     assert found.base.commit == git(repo, "rev-parse", "topic~2")
+
+
+def test_a_file_that_is_too_large_is_no_part_of_the_work_tree_s_changes(repo: Path) -> None:
+    with (repo / "b.py").open("ab") as file:
+        file.truncate(LARGEST_FILE + 1)
+    (repo / "a.py").write_text("3\n")
+    assert change(repo).patch.paths == ("a.py",)
+
+
+def test_a_patch_with_a_file_that_is_too_large_is_refused(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("m3agent.agent.repo.snapshot.LARGEST_FILE", 3)
+    with pytest.raises(UsageError, match=r"because it has files larger than .*: c\.py$"):
+        change(repo, branch="topic")
 
 
 def test_line_ends_that_git_converts_are_no_change(make_repo: MakeRepo) -> None:

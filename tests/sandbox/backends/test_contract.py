@@ -64,6 +64,23 @@ def any_sandbox(
     return lambda files: new_sandbox(backend, SandboxSpec(backend), workspace_of(files), lambda _: None)
 
 
+async def test_a_file_that_is_too_large_stays_out_of_the_sandbox_and_in_the_tree(
+    any_sandbox: AnySandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("m3agent.sandbox.backends.sandbox.LARGEST_FILE", 5)
+    told = list[str]()
+    sandbox = any_sandbox({"large.bin": "123456", "a.txt": "1"})
+    sandbox._say = told.append
+    async with sandbox:
+        with pytest.raises(FileProblem):
+            await sandbox.read("large.bin")
+        await sandbox.write("a.txt", b"2")
+        assert (await sandbox.patch()).paths == ("a.txt",)
+        await sandbox.rollback(sandbox.workspace.base)
+        assert await sandbox.read("a.txt") == b"1"
+    assert told == ["not copied into sandboxes, because larger than 100 MiB: large.bin"]
+
+
 FILES = {"a.txt": "a\n", "sub/b.txt": "b\n"}
 TALK = "cat; echo out; echo err >&2; exit 3"
 OTHER = "echo other"

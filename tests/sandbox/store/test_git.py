@@ -233,6 +233,13 @@ def test_missing_object_is_an_error(store: TreeStore, tmp_path: Path) -> None:
     assert store.get_blobs([]) == []
 
 
+def test_large_blobs_are_not_read(store: TreeStore) -> None:
+    shas = store.put_blobs([b"a", b"large", b"b", b"larger", b"larger", b""])
+    assert list(store.each_blob_up_to(shas, 4)) == [b"a", None, b"b", None, None, b""]
+    assert list(store.each_blob_up_to(shas[:2], 5)) == [b"a", b"large"]
+    assert store.sizes(shas) == [1, 5, 1, 6, 6, 0]
+
+
 def test_submodules_are_left_out(store: TreeStore) -> None:
     lines = f"160000 commit {'2' * 40}\tsub\n100644 blob {store.put_blob(b'x')}\ta\n"
     command = ["git", "--git-dir", str(store.git_dir), "mktree", "--missing"]
