@@ -35,7 +35,7 @@ from typing import Any
 # makes the other modules importable when this runs as a file
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.client_report import Result, Sample, Target, ratio, table, verdicts
+from benchmarks.client_report import Result, Sample, Target, goals, ratio, table, verdicts
 from benchmarks.peers import Absent, python_with
 
 NAMES = {
@@ -60,6 +60,10 @@ TARGETS = (
         "client, 4 MB: flat, the last 50 turns below 1.25 times the first 50", OURS, LARGE, "growth", 1.25
     ),
     Target("client, 22 kB: below 10 ms of CPU a turn", OURS, SMALL, "median", 10),
+)
+GOALS = (
+    Target("client, 22 kB", OURS, SMALL, "median", 7),
+    Target("client, 4 MB", OURS, LARGE, "median", 10),
 )
 
 
@@ -240,6 +244,7 @@ def main() -> int:
         f"{options.pace:g} ms apart; load {before:.2f} to {os.getloadavg()[0]:.2f}; milliseconds of CPU\n"
     )
     print(f"{table(results, OURS)}\n\n{verdicts(results, TARGETS)}\n\n{ratio(results, TURN, PEER)}")
+    print(goals(results, GOALS, TURN, PEER))
     if options.json:
         found = [
             {**asdict(r), "medians": {m: r.measured(m) for m in ("median", "p90", "growth")}} for r in results

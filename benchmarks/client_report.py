@@ -123,15 +123,32 @@ def verdicts(results: Sequence[Result], targets: Sequence[Target]) -> str:
     return "\n".join(lines)
 
 
-def ratio(results: Sequence[Result], ours: str, peer: str) -> str:
-    """Return in one line how much CPU our turns take, compared with a peer's: the first turn and the others."""
-    peers = {result.size: result for result in results if result.name == peer}
+def goals(results: Sequence[Result], targets: Sequence[Target], ours: str, peer: str) -> str:
+    """Return in one line whether the goals of a turn's cost are met: milliseconds, and less CPU than a peer from the first turn on."""
     parts = []
+    for target in targets:
+        value, word = target.verdict(results)
+        parts.append(f"{target.text} {_cell(value)} of {target.most:g} ms {word}".replace("  ", " "))
+    against = [most for _, *both in ratios(results, ours, peer) for most in both]
+    word = "not measured" if not against else "met" if max(against) < 1 else "MISSED"
+    return f"goals: {'; '.join(parts)}; {ours} below {peer}'s, the first too: {word}"
+
+
+def ratios(results: Sequence[Result], ours: str, peer: str) -> list[tuple[int, float, float]]:
+    """Return by prefix how many times the CPU of a peer's turns ours take: the later turns, and the first."""
+    peers = {result.size: result for result in results if result.name == peer}
+    parts: list[tuple[int, float, float]] = []
     for result in results:
         other = peers.get(result.size)
         if result.name != ours or other is None or result.first is None or other.first is None:
             continue
         if (each := result.ratio(other)) is not None and other.first.cpu:
-            first = result.first.cpu / other.first.cpu
-            parts.append(f"{in_bytes(result.size)}: {each:.2f}, first turn {first:.2f}")
+            parts.append((result.size, each, result.first.cpu / other.first.cpu))
+    return parts
+
+
+def ratio(results: Sequence[Result], ours: str, peer: str) -> str:
+    """Return in one line how much CPU our turns take, compared with a peer's: the first turn and the others."""
+    found = ratios(results, ours, peer)
+    parts = (f"{in_bytes(size)}: {each:.2f}, first turn {first:.2f}" for size, each, first in found)
     return f"CPU of {ours} ÷ {peer}: {'; '.join(parts) or 'not measured'}"

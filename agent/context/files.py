@@ -185,7 +185,7 @@ def read_commit(where: HostGit, head: str) -> Iterator[tuple[str, bytes | Reason
         mode, kind, oid, size = meta.decode().split()
         path = os.fsdecode(name)
         reason = LINK if mode == "120000" else SUBMODULE if kind == "commit" else reason_by_name(path)
-        if reason is None and int(size) > MAX_FILE_BYTES:
+        if reason is None and size.isdigit() and int(size) > MAX_FILE_BYTES:  # BAD: the object is missing
             reason = LARGE
         if reason:
             yield path, reason

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from benchmarks.client import NAMES, OURS, TARGETS, child, install_mini, measure, server
 from benchmarks.client_child import first_messages, module, prefix
-from benchmarks.client_report import Result, Sample, Target, in_bytes, ratio, table, verdicts
+from benchmarks.client_report import Result, Sample, Target, goals, in_bytes, ratio, table, verdicts
 from benchmarks.client_server import FILE, LINES, call, tokens
 from benchmarks.peers import Absent
 from benchmarks.sandbox_report import number
@@ -67,6 +67,16 @@ def test_the_table_has_a_line_for_each_even_if_it_did_not_run() -> None:
     assert lines[3].endswith("| 60.0 | 2.00 |")
     assert lines[4].startswith(f"| 4 MB | {MINI} | not installed |")
     assert verdicts(results, TARGETS).splitlines()[-1] == f"| {TARGETS[-1].text} | {number(6.0)} | met |"
+
+
+def test_the_goals_stand_in_one_line() -> None:
+    wanted = [
+        Target("client, 22 kB", OURS, 22_000, "median", 7),
+        Target("client, 4 MB", OURS, 4_000_000, "median", 10),
+    ]
+    results = [result(OURS, 5.0, 7.0), result(MINI, 10.0, 14.0)]
+    start = "goals: client, 22 kB 6.00 of 7 ms met; client, 4 MB of 10 ms not measured; "
+    assert goals(results, wanted, OURS, MINI) == f"{start}{OURS} below {MINI}'s, the first too: MISSED"
 
 
 @pytest.mark.parametrize(("size", "text"), [(22_000, "22 kB"), (4_000_000, "4 MB"), (1_500_000, "1.5 MB")])

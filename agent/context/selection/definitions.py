@@ -1,8 +1,8 @@
-"""Choose the definitions that an issue is about, with their bodies, their tests, and what they call.
+"""Choose the definitions that an issue is about, with their bodies, and their tests.
 
 Each file near the issue is divided into pieces (`passages`). A piece gets a score from the issue's words and names, from
-its file, and from the pieces that call it or are called by it. Tests get one from the definitions that they use. The best
-pieces are shown within the room. A file of which most is shown is shown whole.
+its file, and from its class. Tests get one from the definitions that they use. The best pieces are shown within the room.
+A file of which most is shown is shown whole.
 
 The result depends on the files and the issue only.
 """
@@ -32,32 +32,32 @@ from m3agent.agent.context.selection.terms import codes, words
 MOST_FILES = 80
 MOST_BYTES = 3_000_000
 """Give at most this many files, and bytes in them: the best for the issue."""
-# What each sign of a piece counts; a sign is 1 for the piece where it is strongest. The weights were set by hand and by a short
-# search on five repositories (benchmarks/visibility.py).
+# What each sign of a piece counts; a sign is 1 for the piece where it is strongest. The weights come from a short search on fixes
+# of ten repositories: docs/benchmarks.md names them. Signs that were tried and did not help: callers, callees, the best piece
+# of the file, the size of a piece of code.
 _WORDS, _NAME, _CLUE, _FILE = 1.0, 0.8, 0.75, 0.5
-_CALLS = 0.15
-_KIN, _PEAK = 0.1, 0.24
-"""For what the best piece around it, its class, scores; and the best piece of its file."""
-_USES, _BESIDE = 1.6, 0.24
+_NO_SOURCE = 0.5
+"""Factor for pieces of documents, examples and settings."""
+_KIN = 0.1
+"""For what the best piece around it, its class, scores."""
+_USES, _BESIDE = 1.0, 0.24
 """For a test: the definitions that it uses; and that its file is named like the file of a chosen definition."""
 _DOCSTRING = 0.15
 """Factor for a docstring."""
 _HEAD = 0.8
 """For the beginning of a file, its imports: this share of its best piece's score."""
-_SIZE, _TEST_SIZE = 0.1, 0.3
-"""A score is divided by the piece's size to this power; that of a test by the other."""
-_TESTS_SHARE = 0.33
+_TEST_SIZE = 0.15
+"""A test's score is divided by its size to this power."""
+_TESTS_SHARE = 0.37
 """Share of the room for tests and their support; the rest is for other code."""
 _WHOLE = 0.97
 """A file is shown whole if its chosen pieces take at least this share of its tokens: their lines have numbers."""
 _FRAME_BYTES, _FRAME_TOKENS = 60, 20
 """Size of the delimiters around a file's passages."""
-_COMMON_NAME = 8
-"""A name that more pieces than this define says nothing about who calls whom."""
 _K1, _B = 1.2, 0.5
 """Constants of BM25; by the second, the length of a piece counts against it."""
-_CALLING = 40
-"""Callers and callees count for this many of the best pieces."""
+_TESTED = 40
+"""Tests of this many of the best pieces of code count."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,10 @@ class Definitions:
         code = [unit for unit in units if sources[unit.source].kind is not FileKind.TEST]
         tests = [unit for unit in units if sources[unit.source].kind is FileKind.TEST]
         _add_kin(code)
-        _add_calls(code)
         _finish(code)
         _score_tests(tests, code, sources)
         _finish(tests)
-        self._code, self._tests = _ranked(code, _SIZE), _ranked(tests, _TEST_SIZE)
+        self._code, self._tests = _ranked(code, 0.0), _ranked(tests, _TEST_SIZE)
 
     def within(self, room: int) -> dict[int, list[Passage] | None]:
         """Return the lines that are shown in about `room` tokens, by the position of the source; None for a whole source."""
@@ -127,7 +126,9 @@ def _score_by_issue(units: Sequence[_Unit], sources: Sequence[Source], query: Qu
     by_name = scaled(_name_scores(units, clues))
     by_clue = scaled([min(unit.clue, 8.0) for unit in units])
     for unit, word, name, clue in zip(units, by_words, by_name, by_clue, strict=True):
-        unit.score = _WORDS * word + _NAME * name + _CLUE * clue + _FILE * sources[unit.source].relevance
+        source = sources[unit.source]
+        unit.score = _WORDS * word + _NAME * name + _CLUE * clue + _FILE * source.relevance
+        unit.score *= 1.0 if source.kind in (FileKind.SOURCE, FileKind.TEST) else _NO_SOURCE
 
 
 def _word_scores(units: Sequence[_Unit], wanted: dict[int, float]) -> list[float]:
@@ -158,50 +159,19 @@ def _name_scores(units: Sequence[_Unit], clues: Clues) -> list[float]:
 
 
 def _add_kin(units: Sequence[_Unit]) -> None:
-    """Raise the score of what stands in the same class or in the same file as the best units."""
+    """Raise the score of what stands in the same class as the best units."""
     best = highest((around, unit.score) for unit in units for around in _around(unit))
     for unit in units:
-        file, *classes = (best[around] for around in _around(unit))
-        unit.score += _PEAK * file + _KIN * max(classes, default=0.0)
+        unit.score += _KIN * max((best[around] for around in _around(unit)), default=0.0)
 
 
 def _around(unit: _Unit) -> list[tuple[int, str]]:
-    names = ["", *filter(None, (*unit.piece.owners, unit.piece.name))]
-    return [(unit.source, name) for name in names]
-
-
-def _best(units: Iterable[_Unit]) -> list[_Unit]:
-    return sorted(units, key=lambda unit: -round(unit.score, 9))[:_CALLING]
-
-
-def _add_calls(units: Sequence[_Unit]) -> None:
-    """Raise the score of what the best units call, and of what calls them."""
-    defined: dict[str, list[_Unit]] = {}
-    for unit in units:
-        if unit.piece.name and not unit.piece.is_docstring:
-            defined.setdefault(unit.piece.name, []).append(unit)
-    few = {name: pieces for name, pieces in defined.items() if len(pieces) <= _COMMON_NAME}
-    best = _best(units)
-    names = {unit.piece.name: unit.score for unit in reversed(best) if unit.piece.name in few}
-    called = (
-        (id(callee), unit.score / len(few[name]))
-        for unit in best
-        for name in unit.words.keys() & few.keys() - {unit.piece.name}
-        for callee in few[name]
-    )
-    calling = (
-        (id(unit), names[name] / len(few[name]))
-        for unit in units
-        for name in unit.words.keys() & names.keys() - {unit.piece.name}
-    )
-    more = highest((*called, *calling))
-    for unit in units:
-        unit.score += _CALLS * more.get(id(unit), 0.0)
+    return [(unit.source, name) for name in (*unit.piece.owners, unit.piece.name) if name]
 
 
 def _score_tests(tests: Sequence[_Unit], code: Sequence[_Unit], sources: Sequence[Source]) -> None:
     """Raise the score of tests that use the best definitions, and of those in the files named like theirs."""
-    best = _best(code)
+    best = sorted(code, key=lambda unit: -round(unit.score, 9))[:_TESTED]
     most = best[0].score if best else 1.0
     names = highest(
         (name, unit.score / most)
@@ -268,8 +238,8 @@ def _ranked(units: Iterable[_Unit], power: float) -> list[_Unit]:
         units,
         key=lambda unit: (
             -round(unit.score / max(unit.tokens, 20.0) ** power, 9),
+            unit.piece.ranges[0].first,  # files with equal pieces share the room
             unit.source,
-            unit.piece.ranges[0].first,
         ),
     )
 

@@ -20,8 +20,8 @@ from m3agent.agent.context.selection.terms import codes, words
 K1, B = 1.5, 0.75
 """The usual constants of BM25."""
 
-_MOST_MISSES = 50
-"""Stop making outlines after this many in a row did not fit."""
+_LARGE = 8
+"""A file is large for a room if it takes more than one part in this many."""
 _MOST_TRIED = 20_000_000
 """Stop making outlines after files with this many tokens: about 15 s of parsing, the first time."""
 _WORTH = 2
@@ -71,7 +71,9 @@ class Selection:
     outlined: list[int]
     """Outlines, in the same order; independent of the issue."""
     tail: list[int]
-    """Files for the issue; the best match is last, next to the issue. A file may also be outlined."""
+    """Other whole files in the stable order, and files for the issue after them; the best match is last, next to the issue.
+    A file may also be outlined.
+    """
     dropped: list[int]
     """All other files."""
     excerpts: frozenset[int] = frozenset()
@@ -162,11 +164,12 @@ def select(
         divided = divide(_near(candidates, signs, shown), min(budget - used, _FOR_ISSUE))
         used += sum(candidates[i].tokens if part is None else part for i, part in divided.items())
     others = [i for i in _last(candidates, signs, ranked) if i not in divided]
-    chosen = {*divided, *_fill(candidates, others, budget - used)[0]}
-    tail = [i for i in ranked if i in chosen]
+    more = _fill(candidates, others, budget - used)[0]
+    last = {*divided} if divide else {*more}
+    tail = [*_in_order(candidates, set(more) - last), *(i for i in ranked[::-1] if i in last)]
     dropped = sorted({*range(len(candidates))}.difference(core, outlined, tail))
     parts = frozenset(i for i, part in divided.items() if part is not None)
-    return Selection(_in_order(candidates, core), _in_order(candidates, outlined), tail[::-1], dropped, parts)
+    return Selection(_in_order(candidates, core), _in_order(candidates, outlined), tail, dropped, parts)
 
 
 def _core(
@@ -215,13 +218,20 @@ def _ranked(candidates: Sequence[Candidate], values: list[float]) -> list[int]:
 
 
 def _fill(candidates: Sequence[Candidate], ranked: Iterable[int], room: int) -> tuple[list[int], int]:
-    """Return the best files that fit into `room` tokens, and their total tokens."""
+    """Return the best files that fit into `room` tokens, and their total tokens.
+
+    Files that are large for the room are skipped. The first other file that does not fit ends the choice: if smaller ones
+    filled the rest, a change of one line would exchange many of them, and a server could reuse little of the prompt.
+    """
     chosen: list[int] = []
     used = 0
     for index in ranked:
-        if used + candidates[index].tokens <= room:
+        tokens = candidates[index].tokens
+        if used + tokens <= room:
             chosen.append(index)
-            used += candidates[index].tokens
+            used += tokens
+        elif tokens <= room // _LARGE:
+            break
     return chosen, used
 
 
@@ -230,23 +240,21 @@ def _outlines(
 ) -> tuple[list[int], int]:
     """Return the outlines that fit into `room` tokens, and their total tokens.
 
-    Making an outline takes time, so the search stops when almost no room is left.
+    Making an outline takes time, so the search stops at the first that does not fit.
     """
     chosen: list[int] = []
-    used = misses = tried = 0
+    used = tried = 0
     for index in ranked:
-        if misses == _MOST_MISSES or tried > _MOST_TRIED or used >= room:
+        if tried > _MOST_TRIED:
             break
         tried += candidates[index].tokens
         tokens = cost(index)
         if tokens is None or tokens * _WORTH > candidates[index].tokens:
             continue
-        if used + tokens <= room:
-            chosen.append(index)
-            used += tokens
-            misses = 0
-        else:
-            misses += 1
+        if used + tokens > room:
+            break
+        chosen.append(index)
+        used += tokens
     return chosen, used
 
 
@@ -351,12 +359,16 @@ def _terms_of_path(path: str) -> frozenset[int]:
 def static_values(
     candidates: Sequence[Candidate], signs: Evidence, weights: Weights = DEFAULT
 ) -> list[float]:
-    """Return the issue-independent value of each file, from its importers, changes, kind and size."""
-    degree, recency = scaled(signs.degree), scaled(signs.recency)
+    """Return the value of each file whatever the issue, from its importers, kind and size.
+
+    The choice should survive a small commit. So recent changes do not count, since their age changes with every commit; and
+    the size counts in powers of two.
+    """
+    degree = scaled(signs.degree)
     return [
-        (1 + degree[index] + recency[index])
+        (1 + degree[index])
         * weights.kinds[signs.kinds[index]] ** 2
-        / _size(candidate, weights)
+        / 2 ** (weights.size * round(math.log2(max(candidate.tokens, 1))))
         for index, candidate in enumerate(candidates)
     ]
 

@@ -145,10 +145,9 @@ class TestDefinitions:
         shown = texts('It says "no such thing at all".', 1200, sources)
         assert "raise Bad" in shown["lib/other.py"]
 
-    def test_what_is_called_comes_with_its_caller(self) -> None:
-        text = LIBRARY[1].text + "def entry(x):\n    return other_11(x)\n"
-        shown = texts("entry(0) fails", 1200, [source("lib/other.py", text), LIBRARY[2]])
-        assert function("other_11").strip() in shown["lib/other.py"]
+    def test_code_comes_before_a_document_with_the_same_words(self) -> None:
+        manual = source("docs/more.md", "# group_c\n\n" + "How group_c works.\n" * 60, FileKind.DOC, 1.0)
+        assert "docs/more.md" not in texts("group_c is wrong", 600, [manual, *LIBRARY])
 
     def test_a_file_that_fits_is_whole(self) -> None:
         chosen = Definitions(LIBRARY, "group_c() is wrong").within(1_000_000)

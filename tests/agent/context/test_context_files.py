@@ -192,3 +192,14 @@ def test_the_files_of_a_commit(new_repo: NewRepo, tmp_path: Path) -> None:
         ("e.py", b"y\n"),
         ("link", rules.LINK),
     ]
+
+
+def test_a_file_that_a_partial_clone_lacks_is_left_out(new_repo: NewRepo, tmp_path: Path) -> None:
+    root = new_repo(files={"a.py": b"x = 1\n", "b.py": b"y = 2\n"})
+    run_git(tmp_path, "clone", "--quiet", "--bare", "--no-hardlinks", str(root), "bare.git")
+    oid = run_git(root, "rev-parse", "HEAD:b.py").strip()
+    (tmp_path / "bare.git" / "objects" / oid[:2] / oid[2:]).unlink()
+    assert sorted(read_commit(found(tmp_path / "bare.git"), "HEAD")) == [
+        ("a.py", b"x = 1\n"),
+        ("b.py", rules.UNREADABLE),
+    ]
