@@ -15,7 +15,7 @@ from acp.schema import (
     UnstructuredCommandInput,
 )
 
-from m3agent.agent.acp.blocks import ASK
+from m3agent.agent.acp.blocks import COMMANDS
 from m3agent.agent.acp.store import Mode, Record
 from m3agent.agent.settings.settings import SETTINGS, Settings
 from m3agent.util.errors import UsageError
@@ -96,6 +96,12 @@ def checked(options: list[Option], config_id: str, value: object) -> str:
 
 def commands() -> AvailableCommandsUpdate:
     """Return the commands as an update."""
-    hint = AvailableCommandInput(root=UnstructuredCommandInput(hint="your question about the repository"))
-    ask = AvailableCommand(name=ASK[1:], description="Answer a question; no file changes", input=hint)
-    return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=[ask])
+
+    def taken(hint: str) -> AvailableCommandInput | None:
+        return AvailableCommandInput(root=UnstructuredCommandInput(hint=hint)) if hint else None
+
+    listed = [
+        AvailableCommand(name=name, description=each.description, input=taken(each.hint))
+        for name, each in COMMANDS.items()
+    ]
+    return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=listed)

@@ -105,5 +105,9 @@ def explanation(certificate: Path | None, state: Path) -> str:
         if not kept:
             raise UsageError("no certificate is kept yet: verify a patch first, or name a file")
         certificate = kept[-1]
-    statement = read(certificate)
+    return explained(read(certificate))
+
+
+def explained(statement: Statement) -> str:
+    """Return for people what a certificate says, and what to do now."""
     return f"{table(statement)}{'next':<15}{NEXT[statement.predicate.verdict]}\n"
