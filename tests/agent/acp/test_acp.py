@@ -27,8 +27,10 @@ from acp.schema import EnvVariable, McpServerStdio
 
 from m3agent.agent.acp import session as acp_session
 from m3agent.agent.acp.blocks import read_prompt
+from m3agent.agent.acp.options import options_of
 from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, all_sessions, new_session, open_session
+from m3agent.agent.settings.settings import Settings
 from m3agent.util.errors import UsageError
 from tests.agent.acp.acp_client import COMMAND, BarePipes, Client, connected
 from tests.agent.scripted import (
@@ -239,6 +241,20 @@ async def test_a_permission_that_nobody_gives_is_refused(
     (told,), (ended,) = editor.of("tool_call"), editor.of("tool_call_update")
     assert (ended.tool_call_id, ended.status) == (told.tool_call_id, "failed")
     kept.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "models"),
+    [
+        (Settings(), []),
+        (Settings(model="own"), ["own"]),
+        (Settings(endpoint="https://api.minimax.io/v1"), ["MiniMax-M3", "MiniMax-M3.1-Flash"]),
+        (Settings(endpoint="http://gpu-box:8000/v1", model="own"), ["own"]),
+    ],
+)
+def test_models_are_offered_that_are_known_without_a_request(settings: Settings, models: list[str]) -> None:
+    offered = next(option for option in options_of(settings) if option.id == "model")
+    assert [*offered.values] == ["default", *models]
 
 
 @pytest.mark.slow  # quick: test_fix_streams_updates_and_applies_the_accepted_patch
