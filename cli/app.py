@@ -182,7 +182,10 @@ def fix(
 
     def begin(spec: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
         by_id = each is not None
-        screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json, by_id=by_id)
+        typed = spec != "-"  # else standard input has the issue
+        screen = screen_for(
+            hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json, by_id=by_id, by_keyboard=typed
+        )
         return _fix(spec, attach or [], repo, flags, hand_over, screen, certificate), screen
 
     ask(repo, flags)
@@ -220,6 +223,7 @@ async def _fix(
             say=screen.say,
             sinks=screen.sinks,
             listener=screen.listener,
+            inbox=screen.inbox,
         )
 
 

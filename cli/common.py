@@ -138,9 +138,17 @@ def say(text: str) -> None:
 
 
 def screen_for(
-    hand_over: HandOver, repo: Path, *, quiet: bool, verbose: bool, as_json: bool, by_id: bool = False
+    hand_over: HandOver,
+    repo: Path,
+    *,
+    quiet: bool,
+    verbose: bool,
+    as_json: bool,
+    by_id: bool = False,
+    by_keyboard: bool = True,
 ) -> Screen:
-    """Return the screen for a fix. Raises UsageError if it shall be both quiet and verbose."""
+    """Return the screen for a fix, on which the person can type if `by_keyboard` is true. Raises UsageError if it shall be both quiet and verbose."""
+    from m3agent.agent.loop.inbox import Inbox
     from m3agent.agent.ui.event_printer import Detail, Screen
     from m3agent.util.errors import UsageError
 
@@ -155,6 +163,7 @@ def screen_for(
         repo="" if repo == Path() else str(repo),
         hold_end=sys.stdout.isatty() and sys.stderr.isatty() and not as_json,
         as_json=_print_line if as_json else None,
+        inbox=Inbox(refines=sys.stdout.isatty() and not by_id and not as_json) if by_keyboard else None,
     )
 
 

@@ -166,6 +166,7 @@ async def carried_on(
     for sink in screen.sinks:
         session.listen(sink)
     request = request_of(point, changed, hand_over, state, screen.say)
+    request = dataclasses.replace(request, inbox=screen.inbox or request.inbox)
     await flow.check(request, state, screen.say)
     screen.read(lines)
     if point.tell and used_embedded_engine(point.started):

@@ -21,7 +21,7 @@ SECONDS = 30.0  # time limit for something to appear on the screen
 class EmulatedTerminal:
     """A program whose standard input and standard error are a terminal and whose standard output is a pipe.
 
-    It is the program's controlling terminal: keys such as Ctrl-C and changes of size reach the program as signals.
+    With `output_too`, standard output is the terminal as well. It is the program's controlling terminal: keys such as Ctrl-C and changes of size reach the program as signals.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class EmulatedTerminal:
         rows: int = 60,
         env: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
+        output_too: bool = False,
     ) -> None:
         self.screen = pyte.Screen(columns, rows)
         self.written = b""
@@ -43,7 +44,7 @@ class EmulatedTerminal:
         self.process = subprocess.Popen(
             ["setsid", "--ctty", *command],
             stdin=follower,
-            stdout=subprocess.PIPE,
+            stdout=follower if output_too else subprocess.PIPE,
             stderr=follower,
             env={**environment, "TERM": "xterm-256color", **(env or {})},
             pass_fds=pass_fds,
@@ -66,6 +67,11 @@ class EmulatedTerminal:
     @property
     def cursor_is_visible(self) -> bool:
         return not self.screen.cursor.hidden
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed, as it does for a shell."""
+        return bool(termios.tcgetattr(self._leader)[3] & termios.ECHO)
 
     def until(self, seen: Callable[[list[str]], bool], seconds: float = SECONDS) -> list[str]:
         """Wait until `seen` accepts the screen, and return its rows."""

@@ -47,6 +47,7 @@ from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners.suites import files_of_tests
 from m3agent.util.errors import UsageError
 
+REFINE = "What shall the model refine? Enter ends the fix"
 NOTED_SECONDS = 2.0
 """Seconds of waiting for the base tree's tests after which people are told."""
 
@@ -178,7 +179,8 @@ class Attempt:
                 loop.resume_from(point)
                 if point.returned and point.returned["turn"] == point.turn and loop.awaits_user:
                     loop.user_message = loop.user_message or point.returned["text"]  # logged, but not sent
-            self.outcome = await loop.run(self.pending)
+            with self.request.inbox.heard_by(loop.hear):
+                self.outcome = await loop.run(self.pending)
             if self.request.answer == "only":
                 await self.sandbox.rollback(self.sandbox.workspace.base)
             await self._take_patch()
@@ -201,6 +203,27 @@ class Attempt:
         return patch
 
     async def _review(self, said: str, loop: Loop, verify: Callable[[], Awaitable[None]]) -> str:
+        """Return the message that sends the model on; empty if the person has nothing to refine either."""
+        told = await self._verdict_returned(said, loop, verify)
+        inbox = self.request.inbox
+        may_ask = inbox.refines and not self.request.settings.yes and self.variation.of == 1
+        if not told and not loop.heard and may_ask and not loop.limits.reached():
+            await verify()
+            if answer := await self._ask(REFINE, loop):
+                loop.hear(answer)
+        return told
+
+    async def _ask(self, question: str, loop: Loop) -> str | None:
+        """Ask the person, if there is one; None if nobody answers. The time until the answer does not count."""
+        if self.request.inbox.ask is None:
+            return None
+        begun = time.monotonic()
+        answer = await self.request.inbox.ask(question)
+        self.limits.started += time.monotonic() - begun
+        loop.calls.deadline = self.limits.deadline
+        return answer
+
+    async def _verdict_returned(self, said: str, loop: Loop, verify: Callable[[], Awaitable[None]]) -> str:
         """Verify the change that the model calls done.
 
         A change that may not be handed over goes back as well.

@@ -21,6 +21,7 @@ from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.attachments import load_attachments
 from m3agent.agent.issue.images import fitting
 from m3agent.agent.issue.load import Issue, issue_of, load_issue
+from m3agent.agent.loop.inbox import Inbox
 from m3agent.agent.loop.resume import ResumePoint, used_embedded_engine
 from m3agent.agent.mcp.config import configured
 from m3agent.agent.repo.plain_folder import open_folder
@@ -84,12 +85,14 @@ async def new_fix(
     say: Callable[[str], None],
     sinks: Sequence[Callable[[Line], None]],
     listener: Callable[[str], Callable[[Delta], None]] = lambda _: lambda _: None,
+    inbox: Inbox | None = None,
 ) -> FixResult:
     """Read the issue and the settings, and run the fix.
 
     Args:
         flags: Settings that override all others.
         listener: Returns the callback for the streamed answers of a session, given its id.
+        inbox: What the person says while the model works, and whom to ask; None for nobody.
 
     Raises M3AgentError: The input is missing or invalid. Later failures are results.
     """
@@ -106,7 +109,9 @@ async def new_fix(
 
     issue = await in_background(read)
     mcp = configured(repository, settings, state, env, say)
-    request = FixRequest(issue, repository, settings, hand_over=hand_over, mcp=mcp, certificate=certificate)
+    request = FixRequest(
+        *(issue, repository, settings), hand_over, None, mcp, certificate=certificate, inbox=inbox or Inbox()
+    )
     await check(request, state, say)
     with contextlib.closing(Session.create(state, sinks)) as session:
         return await fix(request, session, state, say=say, listener=listener)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from m3agent.agent.delivery.apply import HandOver
 from m3agent.agent.issue.load import Issue
+from m3agent.agent.loop.inbox import Inbox
 from m3agent.agent.loop.prompt import Answer
 from m3agent.agent.loop.resume import ResumePoint
 from m3agent.agent.mcp.toolset import MayCall, yes
@@ -31,5 +32,7 @@ class FixRequest:
     """Asked before each call of an MCP server's tool; the call is made if it returns True."""
     answer: Answer = "no"
     """Whether an answer without a change is a result: not at all, if the user asked something, or only an answer is."""
+    inbox: Inbox = field(default_factory=Inbox)
+    """What the person says while the model works, and whom to ask."""
     certificate: Path | None = None
     """Where to write the certificate of the verification; None for nowhere."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.loop import completion_gate, prompt, turn_events
 from m3agent.agent.loop.compaction import Window, calls_made
@@ -28,6 +29,7 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.serving.client.messages import Turn
 from m3agent.serving.errors import ContextTooLong, DeadlineExceeded, ModelServerError
 from m3agent.tools.test_report import TestReport
+from m3agent.util.errors import M3AgentError
 
 LAST_WORDS_TOKENS = 2000
 LAST_WORDS_SECONDS = 120.0
@@ -71,6 +73,8 @@ class Loop:
     """How often in a row the gate has told the model what is missing, without a call in between that ran."""
     named_red: str = ""
     """State of the work tree whose red tests the gate has named: once is enough, because the verdict follows."""
+    heard: list[str] = field(default_factory=list)
+    """What the person said and the model has not received yet."""
     user_message: str = ""
     """The user's message to the model in a resumed session."""
     accepted: str | None = None
@@ -82,9 +86,23 @@ class Loop:
     answer: prompt.Answer = "no"
     """Whether an answer without a change is a result."""
 
+    def hear(self, text: str) -> None:
+        """Log what the person says. The model gets it with the next request."""
+        self.heard.append(text)
+        with contextlib.suppress(M3AgentError):  # if the log cannot be written, the next event fails as well
+            self.session.write(events.PersonMessage(text=text))
+
+    def _take_heard(self) -> None:
+        """Tell the model what the person said."""
+        if self.heard:
+            self.asked = 0
+            self._tell(*(prompt.SAID.format(harmless(text)) for text in self.heard))
+            self.heard.clear()
+
     def resume_from(self, point: ResumePoint) -> None:
         """Take over the state from an earlier process of this session."""
         self.model.turn, self.user_message = point.turn, point.tell
+        self.heard += point.unheard(self.messages)
         self.accepted = point.accepted
         self.calls.number, self.calls.tests = point.calls, point.tests
 
@@ -105,13 +123,14 @@ class Loop:
             return Outcome("stalled", stop.text, "")
         if self.user_message:
             self._tell(self.user_message)
-        elif self.accepted is not None:
+        elif self.accepted is not None and not self.heard:
             if outcome := await self._review(self.accepted):
                 return outcome
-        elif self.awaits_user or prompt.asks_for_words(self.messages[-1]):
+        elif not self.heard and (self.awaits_user or prompt.asks_for_words(self.messages[-1])):
             self._tell(prompt.RESUMED)
         too_long = shortened = False
         while True:
+            self._take_heard()
             if limit := self.limits.reached():
                 return await self._at_limit(limit)
             try:
@@ -119,6 +138,7 @@ class Loop:
                     if self.append_only:
                         return Outcome("limit", "the context window is full", "")
                     await self._summarise()
+                    self._take_heard()
                     too_long, shortened = False, True
                 answer = await self.model.ask()
             except DeadlineExceeded:
@@ -154,6 +174,8 @@ class Loop:
             return None
         if answer.finish == "length":
             self._tell(prompt.CUT_OFF, note)
+            return None
+        if self.heard:
             return None
         tree = await self.sandbox.checkpoint()
         missing = self._missing(message.text, tree)
@@ -191,9 +213,10 @@ class Loop:
     async def _review(self, said: str, note: str = "") -> Outcome | None:
         """End the loop, unless the review has a message for the model. `said` is the model's last answer."""
         told = await self.review(said)
-        if not told:
+        if told:
+            self._tell(told, note)
+        elif not self.heard:
             return Outcome("done", "the model says it is done", said)
-        self._tell(told, note)
         return None
 
     async def _carry_out(self, calls: Sequence[PendingCall], note: str = "") -> StallVerdict | None:

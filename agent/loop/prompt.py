@@ -65,6 +65,7 @@ LIMIT_REACHED = (
     "The limit of {limit} is reached and no more tools can be called. Say in a few sentences what you found, what you "
     "changed, and what is still to be done."
 )
+SAID = "The user says this while you work. Take it into account and go on:\n\n{}"
 RESUMED = (
     "The session was interrupted and continues now, with the work tree as you left it. Continue where "
     "you stopped."

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.loop import turn_events
 from m3agent.agent.loop.completion_gate import pinned_tests, was_accepted
@@ -69,6 +70,8 @@ class ResumePoint:
     """Time that earlier processes worked on the session."""
     tell: str = ""
     """The user's message to the model."""
+    said: list[str] = field(default_factory=list)
+    """What the person said since the last request."""
     used: Totals = field(default_factory=Totals)
     """Tokens and cost so far."""
     tests: SessionTests = field(default_factory=SessionTests)
@@ -98,6 +101,11 @@ class ResumePoint:
             for call in (turn.asked if turn is not None else ())
             if call.id not in answered or self._is_later(call.id, messages)
         ]
+
+    def unheard(self, messages: Sequence[dict[str, Any]]) -> list[str]:
+        """Return what the person said and the conversation does not have."""
+        last = str(messages[-1]["content"])
+        return [text for text in self.said if harmless(text) not in last]
 
     @staticmethod
     def _is_later(identity: str, messages: Sequence[dict[str, Any]]) -> bool:
@@ -133,6 +141,11 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
         tools=record.other_tools,
         turns=record.turns,
     )
+    for line in lines:
+        if line["type"] == "person.message":
+            point.said.append(line["text"])
+        elif line["type"] == "turn.started":
+            point.said.clear()
     for turn in record.own_turns:
         if turn.finished:
             point.used.add(turn_events.answer_of(turn.finished), turn.finished["price"])

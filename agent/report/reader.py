@@ -321,6 +321,7 @@ INCIDENTS: Mapping[str, Callable[[Line], Incident]] = {
     "session.resumed": _resumed,
     "session.forked": _forked,
     "pull.followed": _followed,
+    "person.message": lambda line: Incident("person", text(line, "text"), bad=False),
     "feedback": lambda line: Incident("verdict", f"{words.sent_back(line)}:\n{text(line, 'text')}"),
     "context.summarised": _summary,
     "file.changed": _changed,

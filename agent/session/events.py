@@ -87,6 +87,12 @@ class PullFollowed(Event, name="pull.followed"):
     handled: list[str]
 
 
+class PersonMessage(Event, name="person.message"):
+    """A person said something while the model worked. The model gets it with its next request."""
+
+    text: str
+
+
 class EnvironmentReady(Event, name="environment.ready"):
     """The repository's environment was found or built; the session's sandboxes start from it."""
 

@@ -89,7 +89,7 @@ class TurnRecord(_WithEvents):
     calls: list[CallRecord] = field(default_factory=list)
     """The calls of the answer, in order, then calls that only other lines mention."""
     before: list[Line] = field(default_factory=list)
-    """`session.resumed`, `session.forked` and `pull.followed` since the previous turn, and each `retry` of the
+    """`session.resumed`, `session.forked`, `pull.followed` and `person.message` since the previous turn, and each `retry` of the
     request."""
     events: list[Line] = field(default_factory=list)
     """All other events of the turn that belong to no call, in order."""
@@ -358,6 +358,7 @@ _METHODS: dict[str, Callable[[_Reader, Line], None]] = {
     "session.resumed": _Reader._resumed,
     "session.forked": _Reader._forked,
     "pull.followed": lambda reader, line: reader._next.append(line),
+    "person.message": lambda reader, line: reader._next.append(line),
     "tools.offered": _Reader._offered,
     "turn.started": _Reader._turn_started,
     "retry": _Reader._retry,

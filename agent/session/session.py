@@ -15,6 +15,7 @@ from m3agent.agent.session.events import (
     CallFinished,
     CallStarted,
     Event,
+    PersonMessage,
     SessionFinished,
     SessionResumed,
     SessionStarted,
@@ -24,7 +25,7 @@ from m3agent.util.append_only import AppendOnlyFile, fault
 from m3agent.util.atomic_write import remove_unfinished, write_whole
 from m3agent.util.errors import UsageError
 
-SYNCED = (SessionStarted, SessionResumed, CallStarted, CallFinished, SessionFinished)
+SYNCED = (SessionStarted, SessionResumed, PersonMessage, CallStarted, CallFinished, SessionFinished)
 """Events that are synced to the disk before the session continues."""
 
 

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from m3agent.agent.ui.layout import Block, in_ascii, shows_unicode
 from m3agent.agent.ui.stdio import write_all
+from m3agent.agent.ui.typed_line import TypedLine
 from m3agent.util.sanitize import UNPRINTABLE
 
 if TYPE_CHECKING:
@@ -82,9 +83,16 @@ class LiveView:
         still: Returns lines that show that work goes on. They are written where there are no rows, such as in pipes, after
             each of `pauses` without a line. None for no such lines.
         pauses: Seconds without a line; the last one repeats.
+        typed: The line that the person types, which is read and shown below the rows.
     """
 
-    def __init__(self, rows: Rows, still: Still | None = None, pauses: Sequence[float] = PAUSES) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        still: Still | None = None,
+        pauses: Sequence[float] = PAUSES,
+        typed: TypedLine | None = None,
+    ) -> None:
         encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
         raw = cast(BinaryIO, _StandardError())
         file = io.TextIOWrapper(raw, encoding, errors="replace", write_through=True)
@@ -95,6 +103,7 @@ class LiveView:
         self._rows = rows
         self._still = still
         self._pauses = pauses
+        self._typed = typed
         self._blocks: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -109,6 +118,8 @@ class LiveView:
         # with FORCE_COLOR, rich takes a pipe for a terminal
         rows = rows and not console.quiet and console.is_interactive and os.isatty(STANDARD_ERROR)
         self._stopping.clear()
+        if rows and self._typed is not None:
+            self._typed.start()
         self._thread = threading.Thread(target=self._draw if rows else self._copy, daemon=True)
         self._thread.start()
         in_main_thread = threading.current_thread() is threading.main_thread()
@@ -133,6 +144,8 @@ class LiveView:
             self._blocks.put(None)
             self._thread.join(PATIENCE)
             self._thread = None
+        if self._typed is not None:
+            self._typed.stop()
 
     def _suspend(self, *_: object) -> None:
         """Handle Ctrl-Z: restore the terminal, stop the process, and start again when it continues."""
@@ -198,7 +211,10 @@ class LiveView:
         return clean
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = [self._shown(row) for row in self._rows(*options.size, time.monotonic())]
+        width, height = options.size
+        typed = [self._typed.row(width)] if self._typed is not None and self._typed.is_read else []
+        rows = self._rows(width, height - len(typed), time.monotonic())
+        rows = [self._shown(row) for row in (*rows, *typed)]
         if not rows:
             return
         # Without wrapping, a row is cut off if rich and the terminal disagree about a character's width.

@@ -15,6 +15,7 @@ from typing import Self
 
 from rich.text import Text
 
+from m3agent.agent.loop.inbox import Inbox
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.report import text, words
 from m3agent.agent.report.words import step_outcome, step_title
@@ -24,6 +25,7 @@ from m3agent.agent.ui.display import LiveView
 from m3agent.agent.ui.layout import Block, beside, one_row
 from m3agent.agent.ui.patch_view import change
 from m3agent.agent.ui.status_row import StatusRow, area, still
+from m3agent.agent.ui.typed_line import TypedLine
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.serving.client.messages import Delta
@@ -84,9 +86,13 @@ class Screen:
     """Keep the closing blocks until `print_end`, so that they can follow the patch on the same terminal."""
     as_json: Callable[[Line], None] | None = None
     """Receives the lines of the logs too; None without --json."""
+    inbox: Inbox | None = None
+    """Gets what the person types while the screen is shown, and asks the person; None if nobody shall type."""
 
     def __post_init__(self) -> None:
-        self._live = LiveView(self._area, None if self.detail is Detail.QUIET else self._still)
+        self._typed = None if self.inbox is None else TypedLine(self.inbox.put)
+        still = None if self.detail is Detail.QUIET else self._still
+        self._live = LiveView(self._area, still, typed=self._typed)
         self._held: list[Block] = []
         self._sessions: dict[str, _Shown] = {}
         self._now = _Shown()  # the session that the current line belongs to
@@ -96,6 +102,8 @@ class Screen:
 
     def __enter__(self) -> Self:
         self._live.start(rows=self.rows and self.detail > Detail.QUIET)
+        if self.inbox is not None and self._typed is not None and self._typed.is_read:
+            self.inbox.ask = self._ask
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -105,6 +113,12 @@ class Screen:
     def sinks(self) -> list[Callable[[Line], None]]:
         """The receivers of a session's log lines."""
         return [self.on_line] if self.as_json is None else [self.on_line, self.as_json]
+
+    async def _ask(self, question: str) -> str | None:
+        """Ask the person. Returns the line that the person types; None after Ctrl-C."""
+        assert self._typed is not None
+        self._live.print(beside(Text("? ", "bold yellow"), Text(question, "bold")))
+        return await self._typed.answer()
 
     def say(self, text: str) -> None:
         """Show a note for the person, also if the screen is quiet."""
@@ -149,6 +163,9 @@ class Screen:
         self._now.row.see(line)
         if line["type"] == "session.started":
             self._now.started = line
+        if self._typed is not None and self.inbox is not None and self._now.row.facts.is_embedded:
+            self._typed.end()  # that engine takes no advice
+            self.inbox.ask = None
 
     def _of(self, session: str) -> _Shown:
         return self._sessions.setdefault(session, _Shown())
@@ -236,6 +253,9 @@ class Screen:
         self._print_common("baseline", words.baseline(line))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _on_person_message(self, line: Line) -> None:
+        self._print("you", printable_line(line["text"], SAID))
 
     def _on_turn_started(self, _: Line) -> None:
         self._print_context()

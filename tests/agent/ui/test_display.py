@@ -18,8 +18,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from m3agent.agent.fix.attempt import REFINE
 from m3agent.agent.fix.sandbox_setup import NO_TESTS
-from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, NOT_TESTED, TEST, UNTESTED, MakeRepo, chunk, events
+from m3agent.agent.ui.typed_line import HINT
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    ISSUE,
+    NOT_TESTED,
+    TEST,
+    UNTESTED,
+    MakeRepo,
+    chunk,
+    events,
+    says,
+)
 from tests.agent.ui.test_status_row import NASTY, turn_ended
 from tests.command_line import command
 from tests.conftest import later
@@ -96,6 +110,42 @@ def test_while_the_server_is_silent_the_clock_ticks_until_ctrl_c(
         assert terminal.screen.cursor.x == 0
 
 
+def test_a_typed_line_reaches_the_model_and_does_not_disturb_the_rows(
+    fix_command: FixCommand, server: MisbehavingServer, own_state: Path
+) -> None:
+    with EmulatedTerminal(fix_command(FIRST, SILENT)) as terminal:
+        terminal.until(lambda lines: f"> {HINT}" in lines)
+        terminal.press("keep the näme\r".encode())
+        terminal.until(lambda lines: "> keep" not in lines[-1] and thinks(lines))
+        assert "The user says this while you work" in str(server.chats[-1].json["messages"])
+        terminal.press(b"half a mess")
+        shown = terminal.until(lambda lines: thinks(lines) and lines[-1] == "> half a mess▏")
+        assert [line for line in shown if line.startswith("you ")] == ["you        keep the näme"]
+        assert len(rows_of(shown)) == 2
+        terminal.press(b"\x03")
+        assert terminal.until_the_end() == 130
+        assert not any(line.startswith(">") or "half" in line for line in terminal.lines)
+        assert terminal.echoes
+    assert [line["text"] for line in events(own_state) if line["type"] == "person.message"] == [
+        "keep the näme"
+    ]
+
+
+def test_at_the_end_the_person_says_what_to_refine(
+    fix_command: FixCommand, server: MisbehavingServer, own_state: Path
+) -> None:
+    answers = (FIX, TEST, DONE, says("I kept it."))
+    with EmulatedTerminal(fix_command(*answers), output_too=True) as terminal:
+        terminal.until(lambda lines: any(REFINE in line for line in lines))
+        terminal.press(b"keep double()\r")
+        server.wait_for_chats(4)
+        terminal.until(lambda lines: sum(REFINE in line for line in lines) == 2)
+        terminal.press(b"\x03")
+        assert terminal.until_the_end() == 0, "the verified patch counts, whatever ends the question"
+    assert "keep double()" in server.chats[-1].json["messages"][-1]["content"]
+    assert events(own_state)[-1]["status"] == "verified"
+
+
 @pytest.mark.slow  # quick: test_a_crash_gives_the_cursor_back
 def test_ctrl_z_gives_the_terminal_to_the_shell_for_a_while(fix_command: FixCommand) -> None:
     with EmulatedTerminal(fix_command(FIRST, SILENT)) as terminal:
@@ -126,8 +176,8 @@ def test_a_terminal_changes_its_size(fix_command: FixCommand) -> None:
                 return len(rows_of(lines)) == 2 and any(cut in row for row in rows_of(lines))
 
             terminal.until(drawn)
-        assert [line[:30].rstrip() for line in terminal.lines[:-2]] == [
-            line[:30].rstrip() for line in before[:-2]
+        assert [line[:30].rstrip() for line in terminal.lines[:-3]] == [
+            line[:30].rstrip() for line in before[:-3]
         ]
         terminal.process.terminate()
         assert terminal.until_the_end() == 130

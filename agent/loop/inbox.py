@@ -1,0 +1,39 @@
+"""What a person says to a session while the model works, and the questions that a session asks the person."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
+Ask = Callable[[str], Awaitable[str | None]]
+"""Asks the person a question. Returns the answer, which is empty if the person agrees, or None if the person refuses."""
+
+
+@dataclass
+class Inbox:
+    """Messages of a person. Every attempt hears all of them and takes them at its next turn."""
+
+    ask: Ask | None = None
+    """Asks the person; None if no person can answer."""
+    refines: bool = False
+    """Whether the person is asked at the end what to refine."""
+    _texts: list[str] = field(default_factory=list)
+    _listeners: list[Callable[[str], None]] = field(default_factory=list)
+
+    def put(self, text: str) -> None:
+        """Deliver a message. Call this in the thread of the event loop."""
+        self._texts.append(text)
+        for listener in self._listeners:
+            listener(text)
+
+    @contextlib.contextmanager
+    def heard_by(self, listener: Callable[[str], None]) -> Iterator[None]:
+        """Pass each message to a listener within the context, those from before the context first."""
+        for text in self._texts:
+            listener(text)
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
