@@ -34,6 +34,7 @@ from m3agent.agent.fix.finalize import Change, FixResult
 from m3agent.agent.fix.orchestrate import check, fix
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.images import fitting
+from m3agent.agent.loop.inbox import Inbox
 from m3agent.agent.loop.prompt import ANSWERS
 from m3agent.agent.loop.resume import rebased, resume_point
 from m3agent.agent.loop.turn_events import answer_of
@@ -78,6 +79,8 @@ class ClientSession:
     """MCP servers that the client passed on."""
     task: asyncio.Task[PromptResponse] | None = None
     """The prompt that the session works on; None if it is idle."""
+    _inbox: Inbox | None = None
+    """Takes what the person says while the model works; None if it does not."""
     _allowed: set[str] = field(default_factory=set)
     """Names of MCP tools that may be called without asking again."""
 
@@ -85,6 +88,17 @@ class ClientSession:
     def id(self) -> str:
         """The id that the client uses."""
         return self.kept.record.id
+
+    def idle(self) -> None:
+        """Take note that the prompt has ended."""
+        self.task = None
+
+    def steer(self, said: AcpPrompt) -> bool:
+        """Pass a message on to the model that works. Return whether one does, and the message is plain text."""
+        if self._inbox is None or said.command or said.images:
+            return False
+        self._inbox.put(said.text)
+        return True
 
     def settings(self) -> Settings:
         """Return the settings in force, with what the person chose in the editor. Raises UsageError."""
@@ -180,9 +194,13 @@ class ClientSession:
                 answer="only" if asked.is_question else "allowed",
             )
             await check(request, self.state, updates.note)
-            result = await fix(
-                request, session, self.state, say=updates.note, listener=lambda _: updates.hear
-            )
+            self._inbox = request.inbox
+            try:
+                result = await fix(
+                    request, session, self.state, say=updates.note, listener=lambda _: updates.hear
+                )
+            finally:
+                self._inbox = None
         if result.status is Status.ERROR:
             kind = UsageError if result.exit_code == UsageError.exit_code else EnvironmentFault
             raise kind(result.reason)

@@ -19,6 +19,7 @@ from acp.helpers import (
     update_agent_thought_text,
     update_plan,
     update_tool_call,
+    update_user_message_text,
 )
 from acp.schema import (
     ContentToolCallContent,
@@ -134,6 +135,10 @@ class Updates:
         used = line["prompt_tokens"] + (line["completion_tokens"] or 0)
         cost = None if line["price"] is None else Cost(amount=line["price"], currency="USD")
         self.tell(UsageUpdate(session_update="usage_update", used=used, size=self._facts.window, cost=cost))
+
+    def _on_person_message(self, line: Line) -> None:
+        if self.replay:  # otherwise the editor shows what the person typed
+            self.tell(update_user_message_text(line["text"]))
 
     def _on_call_started(self, line: Line) -> None:
         self._trees[line["call"]] = line["tree"]

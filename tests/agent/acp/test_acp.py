@@ -205,6 +205,28 @@ async def test_a_plan_comes_first_and_is_followed(fixes: Fixes) -> None:
     assert fixes.chats[2].json["messages"][-1]["content"].endswith("Do that.")
 
 
+async def test_a_message_while_it_works_is_taken_at_the_next_turn(fixes: Fixes) -> None:
+    repo = fixes.repo(BUGGY)
+    fixes.model.answers = [FIX, TEST, DONE, DONE]
+    async with working(fixes) as client:
+        session = await begun(client, repo)
+        work = asyncio.ensure_future(asked(client, session))
+        while not client.of("tool_call"):  # noqa: ASYNC110  # the agent announces the first call
+            await asyncio.sleep(0.01)
+        with pytest.raises(RequestError, match="working on another prompt"):
+            await asked(client, session, "/verify")
+        done = await asked(client, session, "Keep it short.")
+        assert (done.stop_reason, (await work).stop_reason) == ("end_turn", "end_turn")
+        assert (repo / "calc.py").read_text() == FIXED
+        client.updates.clear()
+        await client.agent.load_session(cwd=str(repo), session_id=session)
+        assert client.texts("user_message_chunk") == f"{ISSUE}Keep it short."
+    (turn, *_) = [
+        n for n, chat in enumerate(fixes.chats) if "Keep it short." in json.dumps(chat.json["messages"])
+    ]
+    assert turn > 0
+
+
 async def test_the_work_tree_is_verified_without_a_model(fixes: Fixes) -> None:
     repo = fixes.repo(BUGGY)
     async with working(fixes) as client:
