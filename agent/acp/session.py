@@ -302,6 +302,10 @@ class ClientSession:
     async def replay(self) -> None:
         """Send the client everything that has happened in this session."""
         sender = _Sender(self.client, self.id)
+        await asyncio.to_thread(self._tell_all, sender)  # a long session has thousands of changes to read
+        await sender.flush()
+
+    def _tell_all(self, sender: _Sender) -> None:
         root = Path(self.kept.record.cwd)
         for entry in self.kept.record.entries:
             match entry["kind"]:
@@ -316,7 +320,6 @@ class ClientSession:
                     sender.tell(update_agent_message_text(f"\n\n{entry['said']}"))
                 case _:
                     pass
-        await sender.flush()
 
 
 class _Sender:
