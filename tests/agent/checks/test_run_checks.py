@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from m3agent.agent.report.words import evidence as words_of
 from m3agent.agent.session.events import Verify
 from m3agent.agent.verify.feedback import feedback_on
 from m3agent.sandbox.backends.factory import Backend
+from tests.agent.scripted import DONE, Fixes, calls
+from tests.agent.scripted import TEST as RUN
 from tests.agent.verify.real_runs import verified
 
 LINT = """import pathlib, sys
@@ -65,3 +68,16 @@ async def test_a_check_without_end_does_not_change_the_verdict(
     slow = await verified(tmp_path, one_backend, BASE, FIXED, checks=checks, seconds=2)
     assert slow.verdict == "verified"
     assert "sleep 60 shows nothing: it took too long" in slow.reason
+
+
+async def test_a_fix_is_told_of_its_checks_and_mends_what_is_new(fixes: Fixes) -> None:
+    worse = calls("file_edit", path="calc.py", old="return a - b", new="return a + b  # XXX")
+    mend = calls("file_edit", path="calc.py", old="  # XXX", new="")
+    answers = [worse, RUN, DONE, mend, RUN, DONE]
+    done = await asyncio.to_thread(fixes, BASE, answers, "--checks", f"{CHECK}; no-such-checker")
+    first = fixes.chats[0].json["messages"][-1]["content"]
+    assert f"{CHECK}; no-such-checker\n" in first
+    (told,) = fixes.of_type("feedback")
+    assert (told["kinds"], told["round"]) == (["checks"], 1)
+    assert [line["verdict"] for line in fixes.of_type("verify")] == ["failed", "verified"]
+    assert f"{CHECK}: no new problem" in done.stderr
