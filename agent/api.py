@@ -43,6 +43,7 @@ class FixSettings(TypedDict, total=False):
     verify_rounds: int
     verify_minutes: float
     baseline_minutes: float
+    checks: str
     memory: str
     cpus: float
     yes: bool

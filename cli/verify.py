@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     *("image", "environment", "dockerfile", "sandbox", "allow_net"),
-    *("reruns", "verify_minutes", "baseline_minutes", "github_api", "yes"),
+    *("reruns", "checks", "verify_minutes", "baseline_minutes", "github_api", "yes"),
 )
 """The settings that a verification needs."""
 OTHER_PYTHON = "next: name an image that has this Python with --image, and verify again"

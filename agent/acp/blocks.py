@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -30,8 +31,31 @@ if TYPE_CHECKING:
         | EmbeddedResourceContentBlock
     )
 
-ASK = "/ask"
-"""Begins a prompt that is a question: it is answered, and no file changes."""
+
+@dataclass(frozen=True)
+class Command:
+    """A command that a prompt can begin with, after a slash."""
+
+    description: str
+    hint: str = ""
+    """What follows it; empty if nothing has to."""
+    text: str = "{}"
+    """What the model gets; `{}` is what follows the command."""
+
+
+PLAN = (
+    "Plan a change and wait; the user reads the plan before anything changes. Say what causes the problem or where the new "
+    "code belongs, which files you would change and how, which tests would show it, and what you are unsure of. This is the "
+    "change:\n\n{}"
+)
+COMMANDS = {
+    "ask": Command("Answer a question; no file changes", "your question about the repository"),
+    "plan": Command(
+        "Say how a change would be made, and wait; no file changes", "what to fix or build", PLAN
+    ),
+    "verify": Command("Run the tests without and with your uncommitted changes; no model is asked"),
+}
+_COMMAND = re.compile(rf"\s*/({'|'.join(COMMANDS)})(?:\s+|$)")
 
 
 @dataclass(frozen=True)
@@ -45,19 +69,26 @@ class AcpPrompt:
     images: tuple[IssueImage, ...] = ()
 
     @property
+    def command(self) -> str:
+        """The command that the prompt begins with, without its slash; empty if there is none."""
+        match = _COMMAND.match(self.typed)
+        return "" if match is None else match[1]
+
+    @property
     def is_question(self) -> bool:
         """Whether only an answer is wanted."""
-        return self.typed.startswith(f"{ASK} ")
+        return self.command in ("ask", "plan")
 
     @property
     def title(self) -> str:
         """The title of the issue, taken from what the person typed."""
-        return title_of(self.typed.removeprefix(f"{ASK} "))
+        return title_of(_COMMAND.sub("", self.typed, count=1) or self.typed)
 
     @property
     def wanted(self) -> str:
-        """The text without the command that it begins with."""
-        return self.text.strip().removeprefix(f"{ASK} ")
+        """What the model is asked: the text without the command that it begins with."""
+        text = _COMMAND.sub("", self.text, count=1)
+        return COMMANDS[self.command].text.format(text) if self.command else self.text
 
     def issue(self) -> Issue:
         """Return the prompt as an issue."""
@@ -94,7 +125,10 @@ def read_prompt(blocks: Sequence[Block]) -> AcpPrompt:
         raise UsageError("The prompt is empty: say what to fix.")
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise UsageError(f"The prompt is larger than {MAX_BYTES >> 20} MiB: send less text or fewer files.")
-    return AcpPrompt("\n".join(typed).strip() or text, text, tuple(images))
+    prompt = AcpPrompt("\n".join(typed).strip() or text, text, tuple(images))
+    if prompt.command and (hint := COMMANDS[prompt.command].hint) and prompt.typed == f"/{prompt.command}":
+        raise UsageError(f"/{prompt.command} is alone: write {hint} after it.")
+    return prompt
 
 
 def _image(data: str, number: int) -> IssueImage:

@@ -15,9 +15,11 @@ from acp.schema import (
     UnstructuredCommandInput,
 )
 
-from m3agent.agent.acp.blocks import ASK
+from m3agent.agent.acp.blocks import COMMANDS
 from m3agent.agent.acp.store import Mode, Record
 from m3agent.agent.settings.settings import SETTINGS, Settings
+from m3agent.serving.client.endpoint import unasked
+from m3agent.serving.client.models import model_names
 from m3agent.util.errors import UsageError
 
 USUAL = "default"
@@ -46,12 +48,14 @@ class Option:
 def options_of(settings: Settings) -> list[Option]:
     """Return what can be chosen, given the settings in force."""
     own = {USUAL: "As in the settings"}
-    models = {settings.model: settings.model} if settings.model else {}
+    models = dict.fromkeys([settings.model] if settings.model else [])
+    if settings.endpoint and unasked(settings.endpoint, "").flavour == "minimax":
+        models |= dict.fromkeys(model_names())
     efforts = {value: value.capitalize() for value in SETTINGS["effort"].choices}
     thinking = {value: value.capitalize() for value in ("enabled", "adaptive", "disabled")}
     return [
         Option("mode", "Patches", "mode", {str(mode): name for mode, name, _ in MODES}),
-        Option("model", "Model", "model", {USUAL: "The server's choice", **models}),
+        Option("model", "Model", "model", {USUAL: "The server's choice", **{name: name for name in models}}),
         Option("thinking", "Thinking", "thought_level", {**own, **thinking}),
         Option("effort", "Effort", "thought_level", {**own, **efforts}),
     ]
@@ -96,6 +100,12 @@ def checked(options: list[Option], config_id: str, value: object) -> str:
 
 def commands() -> AvailableCommandsUpdate:
     """Return the commands as an update."""
-    hint = AvailableCommandInput(root=UnstructuredCommandInput(hint="your question about the repository"))
-    ask = AvailableCommand(name=ASK[1:], description="Answer a question; no file changes", input=hint)
-    return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=[ask])
+
+    def taken(hint: str) -> AvailableCommandInput | None:
+        return AvailableCommandInput(root=UnstructuredCommandInput(hint=hint)) if hint else None
+
+    listed = [
+        AvailableCommand(name=name, description=each.description, input=taken(each.hint))
+        for name, each in COMMANDS.items()
+    ]
+    return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=listed)

@@ -12,11 +12,13 @@ import dataclasses
 import functools
 import os
 import secrets
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from acp import RequestError
 from acp.helpers import update_agent_message_text, update_tool_call, update_user_message_text
 from acp.schema import AllowedOutcome, PermissionOption, PromptResponse, ToolCallStart, ToolCallUpdate, Usage
 
@@ -24,6 +26,7 @@ from m3agent.agent.acp.blocks import AcpPrompt
 from m3agent.agent.acp.options import USUAL
 from m3agent.agent.acp.store import Mode, OpenSession
 from m3agent.agent.acp.updates import STEPS, Update, Updates, diffs, plan
+from m3agent.agent.certificate.statement import Statement
 from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.delivery.apply import apply_to_work_tree
 from m3agent.agent.exit_codes import FAILURES
@@ -31,11 +34,15 @@ from m3agent.agent.fix.finalize import Change, FixResult
 from m3agent.agent.fix.orchestrate import check, fix
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.images import fitting
+from m3agent.agent.loop.inbox import Inbox
 from m3agent.agent.loop.prompt import ANSWERS
 from m3agent.agent.loop.resume import rebased, resume_point
 from m3agent.agent.loop.turn_events import answer_of
 from m3agent.agent.mcp.config import configured
 from m3agent.agent.mcp.toolset import is_installed
+from m3agent.agent.patches.change import Source
+from m3agent.agent.patches.outcome import explained
+from m3agent.agent.patches.verification import VerifyRequest, verify_patch
 from m3agent.agent.repo.repository import Repository, open_repository
 from m3agent.agent.repo.snapshot import workspace_of
 from m3agent.agent.session.fork import fork
@@ -54,6 +61,8 @@ if TYPE_CHECKING:
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 FLUSH_SECONDS = 10.0
 """Longest wait for a client that has stopped reading."""
+PERMISSION_SECONDS = 1800.0
+"""Longest wait for a permission. Then it counts as refused: a patch stays in the session's folder."""
 ALLOW, ALWAYS, REJECT = "allow", "always", "reject"
 
 
@@ -70,6 +79,8 @@ class ClientSession:
     """MCP servers that the client passed on."""
     task: asyncio.Task[PromptResponse] | None = None
     """The prompt that the session works on; None if it is idle."""
+    _inbox: Inbox | None = None
+    """Takes what the person says while the model works; None if it does not."""
     _allowed: set[str] = field(default_factory=set)
     """Names of MCP tools that may be called without asking again."""
 
@@ -77,6 +88,17 @@ class ClientSession:
     def id(self) -> str:
         """The id that the client uses."""
         return self.kept.record.id
+
+    def idle(self) -> None:
+        """Take note that the prompt has ended."""
+        self.task = None
+
+    def steer(self, said: AcpPrompt) -> bool:
+        """Pass a message on to the model that works. Return whether one does, and the message is plain text."""
+        if self._inbox is None or said.command or said.images:
+            return False
+        self._inbox.put(said.text)
+        return True
 
     def settings(self) -> Settings:
         """Return the settings in force, with what the person chose in the editor. Raises UsageError."""
@@ -93,19 +115,12 @@ class ClientSession:
         sender = _Sender(self.client, self.id)
         try:
             repository = await asyncio.to_thread(open_repository, Path(self.kept.record.cwd))
-            result = await self._work(repository, asked, sender)
-            said = (
-                ""
-                if result.status is Status.ANSWERED
-                else f"**{str(result.status).capitalize()}**: {result.reason}"
-            )
-            if result.status in HANDED_OVER and result.change is not None:
-                said += await self._hand_over(repository, result, result.change, sender)
-            sender.tell(plan(len(STEPS), isolated=result.isolated))
+            work = self._verify if asked.command == "verify" else self._fix
+            status, said = await work(repository, asked, sender)
             if said:
                 sender.tell(update_agent_message_text(f"\n\n{said}"))
-            self.kept.write("ended", status=str(result.status), said=said)
-            stop: StopReason = "max_turn_requests" if result.status is Status.LIMIT else "end_turn"
+            self.kept.write("ended", status=str(status), said=said)
+            stop: StopReason = "max_turn_requests" if status is Status.LIMIT else "end_turn"
             return PromptResponse(stop_reason=stop, usage=sender.usage())
         except asyncio.CancelledError:
             self._ended(Status.INTERRUPTED, "(cancelled)")
@@ -121,6 +136,26 @@ class ClientSession:
         with contextlib.suppress(M3AgentError):
             self.kept.write("ended", status=str(status), said=said)
 
+    async def _fix(self, repository: Repository, asked: AcpPrompt, sender: _Sender) -> tuple[Status, str]:
+        """Answer a prompt with the model, and hand over its patch. Return the status, and what the person hears last."""
+        result = await self._work(repository, asked, sender)
+        said = ""
+        if result.status is not Status.ANSWERED:
+            said = f"**{str(result.status).capitalize()}**: {result.reason}"
+        if result.status in HANDED_OVER and result.change is not None:
+            said += await self._hand_over(repository, result, result.change, sender)
+        sender.tell(plan(len(STEPS), isolated=result.isolated))
+        return result.status, said
+
+    async def _verify(self, repository: Repository, _: AcpPrompt, sender: _Sender) -> tuple[Status, str]:
+        """Verify the uncommitted changes of the work tree. Return the status, and what the person hears last."""
+        request = VerifyRequest(Source(), repository, await asyncio.to_thread(self.settings))
+        note = Updates(repository.root or repository.git_dir, self.state, sender.tell).note
+        made = await verify_patch(request, self.state, env=os.environ, say=note)
+        if not isinstance(made, Statement):
+            return Status.EMPTY, "There are no uncommitted changes to verify."
+        return Status(made.predicate.verdict), f"```text\n{explained(made)}```"
+
     async def _work(self, repository: Repository, asked: AcpPrompt, sender: _Sender) -> FixResult:
         settings = await asyncio.to_thread(self.settings)
         earlier = self._earlier_log()
@@ -128,17 +163,15 @@ class ClientSession:
             session, lines = Session.create(self.state, []), list[Line]()
         else:
             session, lines = await asyncio.to_thread(fork, self.state, earlier, None)
+        updates = Updates(repository.root or repository.git_dir, session.folder, sender.tell)
         with contextlib.closing(session):
-            point, notes = None, list[str]()
+            point = None
             if lines:
-                now = (await asyncio.to_thread(workspace_of, repository, session.folder, notes.append)).base
+                now = (await asyncio.to_thread(workspace_of, repository, session.folder, updates.note)).base
                 wanted = harmless(asked.wanted)
                 tell = ANSWERS["only"].format(wanted) if asked.is_question else wanted
                 point = rebased(resume_point(lines), now, tell)
             self.kept.write("fix", session=session.id)
-            updates = Updates(repository.root or repository.git_dir, session.folder, sender.tell)
-            for note in notes:
-                updates.note(note)
             if point is not None and asked.images:
                 updates.note("images are accepted only with the first prompt: these are left out")
             session.listen(updates.see)
@@ -161,9 +194,13 @@ class ClientSession:
                 answer="only" if asked.is_question else "allowed",
             )
             await check(request, self.state, updates.note)
-            result = await fix(
-                request, session, self.state, say=updates.note, listener=lambda _: updates.hear
-            )
+            self._inbox = request.inbox
+            try:
+                result = await fix(
+                    request, session, self.state, say=updates.note, listener=lambda _: updates.hear
+                )
+            finally:
+                self._inbox = None
         if result.status is Status.ERROR:
             kind = UsageError if result.exit_code == UsageError.exit_code else EnvironmentFault
             raise kind(result.reason)
@@ -250,8 +287,14 @@ class ClientSession:
         # announced first: an editor may not know a call that only a permission names
         sender.tell(ToolCallStart(session_update="tool_call", **call.model_dump(exclude={"session_update"})))
         await sender.flush()
-        answer = await self.client.request_permission(session_id=self.id, tool_call=call, options=options)
-        chosen = answer.outcome.option_id if isinstance(answer.outcome, AllowedOutcome) else REJECT
+        chosen = REJECT
+        with contextlib.suppress(TimeoutError, RequestError):  # nobody answers, or the editor cannot ask
+            async with asyncio.timeout(PERMISSION_SECONDS):
+                answer = await self.client.request_permission(
+                    session_id=self.id, tool_call=call, options=options
+                )
+            if isinstance(answer.outcome, AllowedOutcome):
+                chosen = answer.outcome.option_id
         ended: Literal["completed", "failed"] = "completed" if chosen in (ALLOW, ALWAYS) else "failed"
         sender.tell(update_tool_call(call.tool_call_id, status=ended))
         return chosen
@@ -259,6 +302,10 @@ class ClientSession:
     async def replay(self) -> None:
         """Send the client everything that has happened in this session."""
         sender = _Sender(self.client, self.id)
+        await asyncio.to_thread(self._tell_all, sender)  # a long session has thousands of changes to read
+        await sender.flush()
+
+    def _tell_all(self, sender: _Sender) -> None:
         root = Path(self.kept.record.cwd)
         for entry in self.kept.record.entries:
             match entry["kind"]:
@@ -273,7 +320,6 @@ class ClientSession:
                     sender.tell(update_agent_message_text(f"\n\n{entry['said']}"))
                 case _:
                     pass
-        await sender.flush()
 
 
 class _Sender:
@@ -284,13 +330,17 @@ class _Sender:
         self._session_id = session_id
         self._waiting: asyncio.Queue[Update] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._used = Totals()
 
     def tell(self, update: Update) -> None:
-        """Queue an update; it is sent soon, in the background."""
+        """Queue an update, from any thread; it is sent soon, in the background."""
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.tell, update)
+            return
         self._waiting.put_nowait(update)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._send())
+            self._task = self._loop.create_task(self._send())
 
     def count(self, line: Line) -> None:
         """Add the tokens of a log line, if it has any."""

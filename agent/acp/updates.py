@@ -19,6 +19,7 @@ from acp.helpers import (
     update_agent_thought_text,
     update_plan,
     update_tool_call,
+    update_user_message_text,
 )
 from acp.schema import (
     ContentToolCallContent,
@@ -135,6 +136,10 @@ class Updates:
         cost = None if line["price"] is None else Cost(amount=line["price"], currency="USD")
         self.tell(UsageUpdate(session_update="usage_update", used=used, size=self._facts.window, cost=cost))
 
+    def _on_person_message(self, line: Line) -> None:
+        if self.replay:  # otherwise the editor shows what the person typed
+            self.tell(update_user_message_text(line["text"]))
+
     def _on_call_started(self, line: Line) -> None:
         self._trees[line["call"]] = line["tree"]
         arguments = line["arguments"]
@@ -248,21 +253,30 @@ def diffs(store: TreeStore, root: Path, before: str, after: str, paths: Sequence
     Args:
         paths: Paths relative to `root`; only the first `MOST_FILES` are shown.
     """
-    old, new = (_texts(store, tree, paths[:MOST_FILES]) for tree in (before, after))
-    return [
-        tool_diff_content(str(root / path), new[path] or "", old[path])
-        for path in paths[:MOST_FILES]
-        if path in old and path in new
-    ]
-
-
-def _texts(store: TreeStore, tree: str, paths: Sequence[str]) -> dict[str, str | None]:
-    """Return the texts of files in a tree: None for missing files, no entry for files that are binary or too large."""
-    entries = {entry.path: entry for entry in store.list_tree(tree)}
-    there = [path for path in paths if path in entries]
-    found: dict[str, str | None] = {path: None for path in paths if path not in entries}
-    for path, content in zip(there, store.get_blobs([entries[path].sha for path in there]), strict=True):
-        if len(content) <= MOST_DIFF and b"\0" not in content:
-            with contextlib.suppress(UnicodeDecodeError):
-                found[path] = content.decode()
+    shown = paths[:MOST_FILES]
+    entries = [store.entries_at(tree, shown) for tree in (before, after)]
+    ids = list({entry.sha for tree in entries for entry in tree.values()})
+    contents = dict(zip(ids, store.get_blobs(ids), strict=True))
+    found = list[ToolContent]()
+    for path in shown:
+        blobs = [None if path not in tree else contents[tree[path].sha] for tree in entries]
+        with contextlib.suppress(_NotShown):
+            old, new = map(_text, blobs)
+            found.append(tool_diff_content(str(root / path), new or "", old))
     return found
+
+
+class _NotShown(Exception):
+    """A file is binary or too large."""
+
+
+def _text(blob: bytes | None) -> str | None:
+    """Return the text of a file; None for a missing one."""
+    if blob is None:
+        return None
+    if len(blob) > MOST_DIFF or b"\0" in blob:
+        raise _NotShown
+    try:
+        return blob.decode()
+    except UnicodeDecodeError:
+        raise _NotShown from None

@@ -79,6 +79,10 @@ def statement_of(
         "review": [{"path": found.path, "line": found.line, "what": found.what} for found in evidence.review],
         "pinned": evidence.pinned,
         "accepted": accepted,
+        "checks": [
+            {"command": each.command, "new": [*map(str, each.new)], "silent": each.silent}
+            for each in evidence.checks
+        ],
         "issue": None
         if issue is None
         else {name: getattr(issue, name) for name in ("title", "text", "source")},

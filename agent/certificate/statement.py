@@ -20,6 +20,8 @@ from m3agent.util.sanitize import quoted
 
 VERSION = 1
 """Version of the predicate. Each change of its fields raises it, except a new field that is missing if it is empty."""
+NEWER = {"pinned", "checks"}
+"""Fields that older certificates lack. They are missing if they are empty."""
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = f"urn:m3agent:verification:v{VERSION}"
 MOST_BYTES = 64 << 20
@@ -150,6 +152,14 @@ class Review(_Part):
     what: str
 
 
+class Check(_Part):
+    """A declared check, such as a linter."""
+
+    command: str
+    new: tuple[str, ...] = Field(description="Problems that are there only with the patch.")
+    silent: str = Field(description="Why the check shows nothing; empty if it does.")
+
+
 class AboutIssue(_Part):
     """The issue that the patch is for."""
 
@@ -203,6 +213,10 @@ class Predicate(_Part):
         default=(),
         description="New files of the patch with tests that a person accepted before the code was changed. The field is missing if there are none.",
     )
+    checks: tuple[Check, ...] = Field(
+        default=(),
+        description="The declared checks that ran on the patched files. The field is missing if there are none.",
+    )
     issue: AboutIssue | None
     made_by: Maker | None
     tool: Tool
@@ -234,11 +248,11 @@ class Statement(_Part):
         return json.dumps(self.plain(), indent=2).encode() + b"\n"
 
     def plain(self) -> dict[str, Any]:
-        """Return the certificate as plain data, without `pinned` and `accepted` if they are empty: older certificates lack them."""
+        """Return the certificate as plain data, without the fields that older certificates lack if they are empty."""
         plain = self.model_dump(mode="json", by_alias=True)
-        for name in ("pinned", "accepted"):
-            if not getattr(self.predicate, name):
-                del plain["predicate"][name]
+        plain["predicate"] = {
+            name: value for name, value in plain["predicate"].items() if value or name not in NEWER
+        }
         return plain
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from m3agent.agent.certificate.statement import Runs, Statement, TestRuns
+from m3agent.agent.certificate.statement import Check, Runs, Statement, TestRuns
 from m3agent.agent.verify.test_sets import TEST_SETS
 from m3agent.sandbox.backends.kinds import shown_status
 from m3agent.util.counted import counted
@@ -62,9 +62,15 @@ def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = 
     ):
         if texts:
             rows += _listed(name, texts)
+    if said.checks:
+        rows += _listed("checks", [line for check in said.checks for line in _of_check(check)])
     if accuracy:
         rows.append(("accuracy", accuracy))
     return in_rows(rows, width)
+
+
+def _of_check(check: Check) -> list[str]:
+    return [f"{check.command}: {text}" for text in check.new or [check.silent or "no new problem"]]
 
 
 def _listed(name: str, entries: Sequence[str]) -> Iterator[Row]:

@@ -397,6 +397,7 @@ class Attempt:
             not_importable=run_context.not_importable,
             suites=run_context.suites,
             submodules=run_context.submodules,
+            checks=run_context.checks,
             hint=self.variation.hint,
             answer=self.request.answer,
             proposes=self.request.proposes,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from m3agent.agent.checks.declared import checks_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines, key_of
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
+from m3agent.sandbox.images.environment import files_of
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.run_tests import Bytecode
@@ -38,7 +40,13 @@ def fresh_runs(
     store, base = workspace.store, workspace.base
     shared = Bytecode() if bytecode is None else bytecode
     return TreeRuns(
-        SandboxesAhead(store, fresh), logs, timeout, suites_of(store, base), base=base, bytecode=shared
+        SandboxesAhead(store, fresh),
+        logs,
+        timeout,
+        suites_of(store, base),
+        base=base,
+        bytecode=shared,
+        checks=checks_of(settings.checks, files_of(workspace)),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from m3agent.agent.certificate.build import described_environment
 from m3agent.agent.certificate.statement import Environment
+from m3agent.agent.checks.declared import checks_of
 from m3agent.agent.delivery.pull_request import destination
 from m3agent.agent.endpoint.choice import (
     EndpointChoice,
@@ -40,6 +41,7 @@ from m3agent.agent.session.usage import Totals
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
+from m3agent.sandbox.images.environment import files_of
 from m3agent.sandbox.store.git import copy_store
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.serving.client.messages import Delta
@@ -260,8 +262,9 @@ async def _prepare(
     run_context, (ready, told, environment), _ = await all_of(
         prepare(request, server, state, log, say), start_sandbox(), offer_tools()
     )
+    checks = await asyncio.to_thread(checks_of, settings.checks, files_of(workspace))
     run_context = dataclasses.replace(
-        run_context, dirty=dirty, not_importable=told, suites=named, submodules=about
+        run_context, dirty=dirty, not_importable=told, suites=named, submodules=about, checks=checks
     )
     return PreparedFix(run_context, backend, ready, started, shared, KeptBaselines(state), environment)
 

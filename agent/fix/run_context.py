@@ -63,6 +63,8 @@ class RunContext:
     """The repository's tests (`m3agent.tools.runners.suites.described`); empty if none are recognised."""
     submodules: str = ""
     """What the model is told about the repository's submodules; empty if it has none."""
+    checks: Sequence[str] = ()
+    """Commands that judge the patch besides the tests."""
     ranks: int = 1
     """Number of the server's data-parallel ranks."""
 

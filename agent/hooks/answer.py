@@ -22,7 +22,7 @@ from m3agent.agent.patches.verification import VerifyRequest, verify_change
 from m3agent.agent.repo.repository import Repository, open_repository
 from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
 from m3agent.agent.settings.loader import load_settings
-from m3agent.agent.verify.feedback import named_tests
+from m3agent.agent.verify.feedback import MOST_NAMED, named_tests
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.util.private_file import read_file, write_file
@@ -33,7 +33,7 @@ FOLDER = "hook-sessions"
 RECORD = "record.json"
 MOST_DAYS = 14
 """Days after which an agent's session is forgotten."""
-WRONG = {"lost", "turned_red", "tampering", "own_test_red", "cut_short", "gone"}
+WRONG = {"lost", "turned_red", "tampering", "own_test_red", "cut_short", "gone", "check_worse"}
 """Rules by which a change itself is wrong. Tests that are red before and after it are no reason to go on."""
 
 Answer = dict[str, str]
@@ -146,6 +146,7 @@ def _message(evidence: Verification, number: int, most: int) -> str:
         "These tests that your changes add or edit are red": evidence.added_red,
     }
     tests = [named_tests(title, names, evidence.errors) for title, names in red.items() if names]
+    tests += [str(problem) for check in evidence.checks for problem in check.new[:MOST_NAMED]]
     last = (
         "Correct your changes, or a test that is itself wrong. Then run the tests and say that you are done."
     )

@@ -122,6 +122,7 @@ def first_messages(
     not_importable: Sequence[str] = (),
     suites: str = "",
     submodules: str = "",
+    checks: Sequence[str] = (),
     hint: str = "",
     network: bool = False,
     answer: Answer = "no",
@@ -151,6 +152,11 @@ def first_messages(
         )
     if suites:
         state += f"The tool test_runner runs these tests: {harmless(redact_text(suites))}.\n"
+    if checks:
+        state += (
+            "These checks judge the patch besides the tests. Only problems count that the patch adds. Run them before you are done: "
+            f"{harmless(redact_text('; '.join(checks)))}\n"
+        )
     if submodules:
         state += f"Note: {harmless(redact_text(submodules))}.\n"
     if not_importable:

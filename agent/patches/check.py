@@ -25,6 +25,7 @@ MOST_NAMED = 3
 """Most tests, packages or files that a difference names."""
 
 SHOWN_ONLY: Mapping[str, str] = {
+    "checks": "who checks says which declared checks run; the verdict is compared",
     "environment": "the check may run on another machine, and with a newer image",
     "limits.verify_minutes": "it only limits the time: tests that had none are missing in other fields",
     "limits.baseline_minutes": "it only limits the time: tests that had none are missing in other fields",
@@ -207,7 +208,7 @@ def _has_chance(now: Predicate) -> bool:
 
 def _facts(predicate: Predicate) -> dict[str, Any]:
     """Return all fields by their names. Lists are counted texts, so that their order does not count."""
-    lists = {"suites", "commands", "review", "tests"}
+    lists = {"suites", "commands", "review", "tests", "checks"}
     facts = dict(_leaves("", predicate.model_dump(mode="json", exclude=lists)))
     facts["reason"] = _BY_CHANCE.sub("", predicate.reason)
     facts["suites"] = Counter(
@@ -219,6 +220,9 @@ def _facts(predicate: Predicate) -> dict[str, Any]:
     facts["commands.runs"] = Counter(
         f"{text} ({command.without_patch} without the patch, {command.with_patch} with it, {command.on_copies} on copies)"
         for text, command in commands
+    )
+    facts["checks"] = Counter(
+        f"{check.command}: {text}" for check in predicate.checks for text in check.new or [check.silent]
     )
     facts["review"] = Counter(f"{line.path}:{line.line} {line.what}" for line in predicate.review)
     for name in type(predicate.tests).model_fields:

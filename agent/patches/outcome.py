@@ -32,6 +32,8 @@ class Outcome(TypedDict):
     """Red tests that the patch adds or changes."""
     still_red: list[str]
     """Tests that are red without the patch and with it."""
+    problems: list[str]
+    """What declared checks say against the patch only."""
     review: list[str]
     """Lines that a person must read before the verdict can be believed."""
     next: str
@@ -52,6 +54,7 @@ def outcome_of(statement: Statement, certificate: Path | None) -> Outcome:
         broken=[test.id for test in tests.broken],
         added_red=list(tests.added_red),
         still_red=[test.id for test in tests.still_red],
+        problems=[f"{check.command}: {each}" for check in said.checks for each in check.new],
         review=[f"{line.path}:{line.line} {line.what}" for line in said.review],
         next=NEXT[said.verdict],
         certificate=None if certificate is None else str(certificate),
@@ -69,6 +72,7 @@ def empty(reason: str) -> Outcome:
         broken=[],
         added_red=[],
         still_red=[],
+        problems=[],
         review=[],
         next="change a file, and verify again",
         certificate=None,
@@ -105,5 +109,9 @@ def explanation(certificate: Path | None, state: Path) -> str:
         if not kept:
             raise UsageError("no certificate is kept yet: verify a patch first, or name a file")
         certificate = kept[-1]
-    statement = read(certificate)
+    return explained(read(certificate))
+
+
+def explained(statement: Statement) -> str:
+    """Return for people what a certificate says, and what to do now."""
     return f"{table(statement)}{'next':<15}{NEXT[statement.predicate.verdict]}\n"

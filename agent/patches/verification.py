@@ -12,6 +12,7 @@ from typing import TypedDict
 
 from m3agent.agent.certificate.build import Change, described_environment, statement_of
 from m3agent.agent.certificate.statement import Environment, Statement
+from m3agent.agent.checks.declared import advice
 from m3agent.agent.fix.compared_runs import baseline_run, fresh_runs
 from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for, suites_of, without_suites
 from m3agent.agent.issue.load import Issue
@@ -24,6 +25,7 @@ from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.images.environment import files_of
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.test_report import TestReport, exception_line
@@ -84,6 +86,8 @@ async def verify_patch(
             say(await asyncio.to_thread(without_suites, change.workspace))
         if change.patch.empty or not expected(change):
             return change
+        if more := await asyncio.to_thread(advice, settings.checks, files_of(change.workspace)):
+            say(printable_line(more, MOST_LINE))
         evidence, environment = await verify_change(change, request, state, folder, say)
         for line in why_red(evidence):
             say(line)

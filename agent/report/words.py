@@ -179,12 +179,13 @@ def evidence(verify: Line, compared: int, *, isolated: bool) -> list[str]:
     Args:
         compared: Number of tests that ran with and without the patch.
     """
+    parts = [_check(each) for each in items(verify, "checks") if isinstance(each, dict)]
     if not compared:
-        return []
+        return parts
     said = f"{counted(compared, 'test')} with and without the patch, in {fresh_places(isolated=isolated)}"
     if runs := whole(verify, "repeats"):
         said += f"; {counted(runs, 'more run')} of the tests near the change"
-    parts = [said]
+    parts.insert(0, said)
     if suites := [name for name in items(verify, "left_out") if isinstance(name, str)]:
         parts.append(f"not run, as the patch does not affect them: {first_of(suites, MOST_NAMES)}")
     if paths := [path for path in items(verify, "undone") if isinstance(path, str)]:
@@ -192,6 +193,13 @@ def evidence(verify: Line, compared: int, *, isolated: bool) -> list[str]:
             f"the tests ran without these changes, which the patch still has: {first_of(paths, MOST_NAMES)}"
         )
     return parts
+
+
+def _check(check: Mapping[str, Any]) -> str:
+    """Return what a declared check shows."""
+    new, silent = items(check, "new"), text(check, "silent")
+    said = f"shows nothing: {silent}" if silent else "no new problem"
+    return f"{text(check, 'command')}: {counted(len(new), 'new problem') if new else said}"
 
 
 def deciding_tests(verify: Line) -> Iterator[tuple[str, str, list[str]]]:

@@ -188,6 +188,12 @@ def _check_server_price(price: str) -> str:
     return price
 
 
+def _check_commands(commands: str) -> str:
+    if not commands.isprintable() or len(commands) > LONGEST_NAME:
+        raise ValueError(f"it should be commands separated by semicolons, at most {LONGEST_NAME} characters")
+    return commands
+
+
 def _check_memory(size: str) -> str:
     if not re.fullmatch(r"[1-9][0-9]{0,11}[kmg]", size, re.IGNORECASE):
         raise ValueError("it should be a whole number with the unit k, m or g, like 4g")
@@ -424,6 +430,15 @@ class Settings:
         more="If it is too short, verification uses the tests that had a result, and those near the change.",
         metavar="N",
         above=0,
+    ).field
+    checks: str | None = Setting(
+        None,
+        "Commands that a patch must not make worse, such as 'ruff check .; mypy src'; found: those that the repository declares.",
+        panel="Verification",
+        more="Separated by semicolons. See [Declared checks](verify.md#declared-checks).",
+        metavar="CMD;...",
+        if_unset="none",
+        check=_check_commands,
     ).field
     memory: str = Setting(
         "4g",

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from m3agent.agent.checks.run import CheckResult
 from m3agent.agent.verify.flaky import containers, members, without
 from m3agent.agent.verify.inverted_runs import CopiesSeen
 from m3agent.agent.verify.pair import NO_REPEATS, Repeats
@@ -117,6 +118,8 @@ class Evidence:
     """Lines of fixed tests that also pass with a similar value or cannot be tried with one, if the patch changes how values
     compare, and lines of the patch that decide what the fixed tests expect."""
     repeats: Repeats = NO_REPEATS
+    checks: tuple[CheckResult, ...] = ()
+    """What the declared checks show; empty if they did not run."""
     findings: tuple[Finding, ...] = ()
     related: frozenset[str] = frozenset()
     """Tests that the issue is about, and that stay red although the patch's own tests show a fix."""

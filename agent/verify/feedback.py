@@ -22,6 +22,7 @@ FeedbackKind = Literal[
     "added_red",
     "weakened",
     "needs_review",
+    "checks",
     "unstable",
     "no_red_test",
     "cannot_import",
@@ -104,6 +105,10 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
         parts["needs_review"] = (
             "These lines of your change reach for the insides of the interpreter or of the test runner. A person must read "
             f"them before the change can be accepted: {lines}. Fix the issue without them if that is possible."
+        )
+    if problems := [f"{check.command}: {each}" for check in evidence.checks for each in check.new]:
+        parts["checks"] = "These problems are new with your change:\n" + "\n".join(
+            f"- {each}" for each in problems[:MOST_NAMED]
         )
     repeats = evidence.repeats
     if unstable := (repeats.unstable | repeats.always_red) & {*evidence.fixed}:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from m3agent.agent.checks.run import run_checks
 from m3agent.agent.verify.comparisons import may_change_comparisons
 from m3agent.agent.verify.evidence import NOT_RUN, Evidence
 from m3agent.agent.verify.inverted_runs import SECONDS, CopiesSeen, copies_of, joined_copies, run_copies
@@ -131,7 +132,11 @@ async def gather(work: Work) -> Evidence:
         await runs.sandboxes.close_unused()
     names = tuple(suite.name for suite in chosen)
     evidence = replace(evidence, suites=names, left_out=left_out, runs=tuple(runs.made))
-    return await asyncio.to_thread(_with_reading, evidence, work, chosen, elsewhere)
+    evidence = await asyncio.to_thread(_with_reading, evidence, work, chosen, elsewhere)
+    if runs.checks and could_decide(evidence, "checks"):
+        checks = await run_checks(runs.sandboxes, runs.checks, patch.base, patch.tree, work.seconds)
+        evidence = replace(evidence, checks=checks)
+    return evidence
 
 
 async def _with_runs(work: Work, copies: _CopyRuns) -> Evidence:

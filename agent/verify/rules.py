@@ -17,7 +17,7 @@ from m3agent.tools.test_report import missing_host
 from m3agent.util.counted import counted, first_of
 
 Verdict = Literal["verified", "unverified", "failed"]
-Part = Literal["further runs", "delivered", "issue"]
+Part = Literal["further runs", "delivered", "issue", "checks"]
 """Evidence that costs time. It is gathered only if a rule about it could decide."""
 NOT_TESTED = "not tested on Python"
 """Start of the reason of a verdict if the tests ran on a Python that the project does not accept."""
@@ -199,6 +199,12 @@ def nothing_fixed(evidence: Evidence) -> str:
     return f"no test turned green: {_about(still_red, 'red before and after the patch')}" if still_red else ""
 
 
+@_rule("failed", "checks")
+def check_worse(evidence: Evidence) -> str:
+    """A declared check shows a problem that is not there without the patch. Problems that were there do not count."""
+    return "; ".join(check.sentence() for check in evidence.checks if check.new)
+
+
 @_rule("unverified")
 def no_time_for_all(evidence: Evidence) -> str:
     """Not all selected tests of a large suite had time."""
@@ -359,6 +365,7 @@ def _notes(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
         yield "shown only by the patch's own tests"
     if verdict == "failed":
         yield from _offline(evidence)
+    yield from (f"{each.command} shows nothing: {each.silent}" for each in evidence.checks if each.silent)
     if evidence.flaky:
         yield f"{counted(len(evidence.flaky), 'flaky test')} not counted"
     if evidence.after.signs.blind and verdict == "verified":

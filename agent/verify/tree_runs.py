@@ -75,6 +75,8 @@ class TreeRuns:
     base: str = ""
     """The base tree, whose bytecode the runs of all trees use; empty if it is not known."""
     bytecode: Bytecode = field(default_factory=Bytecode)
+    checks: Sequence[str] = ()
+    """Commands that the patch must not make worse."""
     made: list[MadeRun] = field(default_factory=list)
     """The runs that were made."""
     sides: dict[str, bool] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from m3agent.agent.checks.run import CheckResult
 from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.verify.gathering import Work, gather
 from m3agent.agent.verify.pair import NO_REPEATS, Repeats
@@ -72,6 +73,7 @@ class Verification:
     tampering: tuple[str, ...] = ()
     """Signs of tampering, and reasons why the fixed tests show nothing."""
     review: tuple[Finding, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
     rule: str = ""
     """Name of the rule that decides."""
     repeats: Repeats = NO_REPEATS

@@ -319,8 +319,14 @@ class TreeStore:
         """Return every file of a tree or commit, given its id; submodules are left out."""
         return self._listed(tree)
 
-    def _list_tree(self, tree: str) -> tuple[TreeEntry, ...]:
-        out = self.git("ls-tree", "-r", "-z", "--full-tree", tree)
+    def entries_at(self, tree: str, paths: Sequence[str]) -> dict[str, TreeEntry]:
+        """Return the files of a tree that are at these paths, by path. Large trees are not read whole."""
+        return {entry.path: entry for entry in self._list_tree(tree, *paths) if entry.path in paths}
+
+    def _list_tree(self, tree: str, *paths: str) -> tuple[TreeEntry, ...]:
+        out = self.git(
+            "ls-tree", "-r", "-z", "--full-tree", tree, "--", *(f":(literal){path}" for path in paths)
+        )
         entries = []
         for line in out.split(b"\0")[:-1]:
             meta, path = line.split(b"\t", 1)

@@ -48,6 +48,11 @@ def known_model(name: str) -> ModelRow | None:
     return _models().get(name.rpartition("/")[2].partition(":")[0].lower().removesuffix("-preview"))
 
 
+def model_names() -> list[str]:
+    """Return the names of all known models."""
+    return [row.name for row in _models().values()]
+
+
 def refuse_unknown_effort(name: str, effort: str | None, thinking: str) -> None:
     """Check that a model has a level of effort, and that its thinking can be switched off if it shall be.
 

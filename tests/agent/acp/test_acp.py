@@ -12,7 +12,7 @@ import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from acp import RequestError, text_block
@@ -25,8 +25,12 @@ from acp.helpers import (
 )
 from acp.schema import EnvVariable, McpServerStdio
 
+from m3agent.agent.acp import session as acp_session
 from m3agent.agent.acp.blocks import read_prompt
+from m3agent.agent.acp.options import options_of
+from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, all_sessions, new_session, open_session
+from m3agent.agent.settings.settings import Settings
 from m3agent.util.errors import UsageError
 from tests.agent.acp.acp_client import COMMAND, BarePipes, Client, connected
 from tests.agent.scripted import (
@@ -177,8 +181,102 @@ async def test_options_and_commands(fixes: Fixes) -> None:
         await asked(client, session, "What does add() do?")
         while not client.of("available_commands_update"):  # noqa: ASYNC110  # announced after the session began
             await asyncio.sleep(0.05)
-        assert [each.name for each in client.of("available_commands_update")[0].available_commands] == ["ask"]
+        told = client.of("available_commands_update")[0].available_commands
+        assert [(each.name, each.input is None) for each in told] == [
+            ("ask", False),
+            ("plan", False),
+            ("verify", True),
+        ]
     assert '"disabled"' in json.dumps(fixes.chats[-1].json) or "False" in str(fixes.chats[-1].json)
+
+
+async def test_a_plan_comes_first_and_is_followed(fixes: Fixes) -> None:
+    repo = fixes.repo(BUGGY)
+    fixes.model.answers = [FIX, says("Add instead of subtracting."), FIX, TEST, DONE]
+    async with working(fixes) as client:
+        session = await begun(client, repo)
+        await asked(client, session, f"/plan {ISSUE}")
+        assert client.texts("agent_message_chunk") == "Add instead of subtracting."
+        assert ((repo / "calc.py").read_text(), client.asked) == (BUGGY["calc.py"], [])
+        await asked(client, session, "Do that.")
+    assert (repo / "calc.py").read_text() == FIXED
+    first = fixes.chats[0].json["messages"][-1]["content"]
+    assert "/plan" not in first and first.count(ISSUE) == 1
+    assert fixes.chats[2].json["messages"][-1]["content"].endswith("Do that.")
+
+
+async def test_a_message_while_it_works_is_taken_at_the_next_turn(fixes: Fixes) -> None:
+    repo = fixes.repo(BUGGY)
+    fixes.model.answers = [FIX, TEST, DONE, DONE]
+    async with working(fixes) as client:
+        session = await begun(client, repo)
+        work = asyncio.ensure_future(asked(client, session))
+        while not client.of("tool_call"):  # noqa: ASYNC110  # the agent announces the first call
+            await asyncio.sleep(0.01)
+        with pytest.raises(RequestError, match="working on another prompt"):
+            await asked(client, session, "/verify")
+        done = await asked(client, session, "Keep it short.")
+        assert (done.stop_reason, (await work).stop_reason) == ("end_turn", "end_turn")
+        assert (repo / "calc.py").read_text() == FIXED
+        client.updates.clear()
+        await client.agent.load_session(cwd=str(repo), session_id=session)
+        assert client.texts("user_message_chunk") == f"{ISSUE}Keep it short."
+    (turn, *_) = [
+        n for n, chat in enumerate(fixes.chats) if "Keep it short." in json.dumps(chat.json["messages"])
+    ]
+    assert turn > 0
+
+
+async def test_the_work_tree_is_verified_without_a_model(fixes: Fixes) -> None:
+    repo = fixes.repo(BUGGY)
+    async with working(fixes) as client:
+        session = await begun(client, repo)
+        await asked(client, session, "/verify")
+        assert "no uncommitted changes" in client.texts("agent_message_chunk")
+        (repo / "calc.py").write_text(FIXED)
+        assert (await asked(client, session, "/verify")).stop_reason == "end_turn"
+        assert "test_calc.py::test_add (red in" in client.texts("agent_message_chunk")
+        with pytest.raises(RequestError, match="write your question"):
+            await asked(client, session, "/ask")
+    (record,) = all_sessions(fixes.home / "state")
+    ended = [entry["status"] for entry in record.entries if entry["kind"] == "ended"]
+    assert (ended, fixes.chats) == (["empty", "verified"], [])
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["nobody answers", "the editor cannot ask"])
+async def test_a_permission_that_nobody_gives_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, silent: bool
+) -> None:
+    class Editor(Client):
+        async def request_permission(self, *_: Any, **__: Any) -> Any:
+            if not silent:
+                raise RequestError.method_not_found("session/request_permission")
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(acp_session, "PERMISSION_SECONDS", 0.05)
+    editor = Editor()
+    kept = new_session(tmp_path, str(tmp_path))
+    session = ClientSession(cast(Any, editor), kept, tmp_path)
+    sender = acp_session._Sender(cast(Any, editor), session.id)
+    assert await session._may_call(sender, "mcp__odd__echo", {}) is False
+    await sender.flush()
+    (told,), (ended,) = editor.of("tool_call"), editor.of("tool_call_update")
+    assert (ended.tool_call_id, ended.status) == (told.tool_call_id, "failed")
+    kept.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "models"),
+    [
+        (Settings(), []),
+        (Settings(model="own"), ["own"]),
+        (Settings(endpoint="https://api.minimax.io/v1"), ["MiniMax-M3", "MiniMax-M3.1-Flash"]),
+        (Settings(endpoint="http://gpu-box:8000/v1", model="own"), ["own"]),
+    ],
+)
+def test_models_are_offered_that_are_known_without_a_request(settings: Settings, models: list[str]) -> None:
+    offered = next(option for option in options_of(settings) if option.id == "model")
+    assert [*offered.values] == ["default", *models]
 
 
 @pytest.mark.slow  # quick: test_fix_streams_updates_and_applies_the_accepted_patch

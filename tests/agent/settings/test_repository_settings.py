@@ -20,6 +20,7 @@ HOST = {
     *("yes", "tokenizer", "prefix", "instructions", "probe", "training", "seed", "attempts", "candidates"),
     *(
         "effort",
+        "checks",
         "reruns",
         "verify_rounds",
         "verify_minutes",

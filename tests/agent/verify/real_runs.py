@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from m3agent.agent.verify.tree_runs import TreeRuns
@@ -23,6 +23,8 @@ async def verified(
     changes: Mapping[str, str | None],
     *,
     pinned: Collection[str] = (),
+    checks: Sequence[str] = (),
+    seconds: float = 600.0,
 ) -> Verification:
     """Return the verification, without reruns, of changes to a repository. None deletes a file."""
     workspace = memory_workspace(folder, dict(base))
@@ -35,6 +37,5 @@ async def verified(
             backend, SandboxSpec(backend, limits=SandboxLimits(memory=1 << 30)), tree, lambda _: None
         )
 
-    return await verify(
-        workspace, patch, TreeRuns(SandboxesAhead(workspace.store, fresh), folder), 0, pinned=pinned
-    )
+    runs = TreeRuns(SandboxesAhead(workspace.store, fresh), folder, checks=checks)
+    return await verify(workspace, patch, runs, 0, seconds=seconds, pinned=pinned)

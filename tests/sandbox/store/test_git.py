@@ -320,3 +320,12 @@ def test_sandboxes_that_share_a_store_do_not_meet(tmp_path: Path) -> None:
     for number, tree in enumerate(trees):
         assert store.list_tree(tree) == (TreeEntry(f"f{number}", REGULAR, blobs[number]),)
     assert not list(store.git_dir.glob("index-*"))
+
+
+def test_files_at_paths_are_read_without_the_whole_tree(store: TreeStore) -> None:
+    names = ["a", "d/e", "d/f", "*", ":(top)x", "é y"]
+    blob = store.put_blob(b"x")
+    tree = store.write_tree([TreeEntry(name, REGULAR, blob) for name in names])
+    wanted = ["a", "d", "d/f", "*", ":(top)x", "é y", "gone"]
+    assert sorted(store.entries_at(tree, wanted)) == sorted({*names} & {*wanted})
+    assert store.entries_at(tree, wanted)["d/f"] == TreeEntry("d/f", REGULAR, blob)

@@ -1,11 +1,14 @@
-// A client of the Agent Client Protocol by its TypeScript SDK: one fix, allowed, then the session loaded again by another agent.
-// Arguments: the repository, the issue, a file for all messages, the agent's command. Standard output: what was heard, as JSON.
+// A client of the Agent Client Protocol by its TypeScript SDK, which follows a script; client.py is the same in Python.
+// Arguments: the repository, the script (JSON), a file for all messages, the agent's command. Standard output: what was heard, as JSON.
 import { spawn } from "node:child_process";
 import { appendFileSync } from "node:fs";
 import { Readable, Writable } from "node:stream";
 import * as acp from "@agentclientprotocol/sdk";
 
-const [repo, issue, log, ...command] = process.argv.slice(2);
+const [repo, script, log, ...command] = process.argv.slice(2);
+const { agent: to, client: from } = acp.methods;
+const place = { cwd: repo, mcpServers: [] };
+let heard, step, agent, sessionId;
 
 function noted(direction) {
   let rest = "";
@@ -19,46 +22,54 @@ function noted(direction) {
   });
 }
 
-async function driven(work) {
-  const process_ = spawn(command[0], command.slice(1), { stdio: ["pipe", "pipe", "inherit"] });
-  const to = noted("to agent");
-  to.readable.pipeTo(Writable.toWeb(process_.stdin)).catch(() => {});
-  const from = Readable.toWeb(process_.stdout).pipeThrough(noted("to client"));
-  const heard = { updates: {}, asked: [] };
-  const found = await acp
-    .client({ name: "test" })
-    .onRequest(acp.methods.client.session.requestPermission, ({ params }) => {
-      heard.asked.push(params.toolCall.content.map((part) => part.type));
-      const allowed = params.options.find((option) => option.kind === "allow_once");
-      return { outcome: { outcome: "selected", optionId: allowed.optionId } };
-    })
-    .onNotification(acp.methods.client.session.update, ({ params }) => {
-      const kind = params.update.sessionUpdate;
-      heard.updates[kind] = (heard.updates[kind] ?? 0) + 1;
-    })
-    .connectWith(acp.ndJsonStream(to.writable, from), async (agent) => {
-      const about = await agent.request(acp.methods.agent.initialize, {
-        protocolVersion: acp.PROTOCOL_VERSION,
-        clientCapabilities: {},
-      });
-      return { about, ...(await work(agent)) };
-    });
-  process_.stdin.end();
-  await new Promise((ended) => process_.once("exit", ended));
-  return { ...heard, ...found, exit: process_.exitCode };
+const typed = (text) => [{ type: "text", text }];
+const prompt = (text) => agent.request(to.session.prompt, { sessionId, prompt: typed(text) });
+
+const client = acp
+  .client({ name: "test" })
+  .onRequest(from.session.requestPermission, ({ params }) => {
+    heard.asked.push(params.toolCall.toolCallId);
+    const chosen = params.options.find((option) => option.kind === step.permission);
+    return { outcome: { outcome: "selected", optionId: chosen.optionId } };
+  })
+  .onNotification(from.session.update, ({ params: { update } }) => {
+    const kind = update.sessionUpdate;
+    heard.updates[kind] = (heard.updates[kind] ?? 0) + 1;
+    if (kind === "tool_call") heard.calls.push(update.toolCallId);
+    if (kind === "agent_message_chunk") heard.said += update.content.text;
+    if (kind !== "tool_call" || heard.calls.length > 1) return;
+    if (step.cancel) agent.notify(to.session.cancel, { sessionId });
+    if (step.steer) heard.steered = prompt(step.steer).then((done) => done.stopReason);
+  });
+
+const done = {
+  new: async () => ({ sessionId } = await agent.request(to.session.new, place)),
+  load: () => agent.request(to.session.load, { ...place, sessionId }),
+  close: () => agent.request(to.session.close, { sessionId }),
+  list: () => agent.request(to.session.list, {}),
+  set: ({ option, value }) => agent.request(to.session.setConfigOption, { sessionId, configId: option, value }),
+  prompt: ({ text }) => prompt(text),
+};
+
+async function process_(steps, results) {
+  const program = spawn(command[0], command.slice(1), { stdio: ["pipe", "pipe", "inherit"] });
+  const input = noted("to agent");
+  input.readable.pipeTo(Writable.toWeb(program.stdin)).catch(() => {});
+  const output = Readable.toWeb(program.stdout).pipeThrough(noted("to client"));
+  await client.connectWith(acp.ndJsonStream(input.writable, output), async (connected) => {
+    agent = connected;
+    await agent.request(to.initialize, { protocolVersion: acp.PROTOCOL_VERSION, clientCapabilities: {} });
+    for (step of steps) {
+      heard = { updates: {}, calls: [], asked: [], said: "" };
+      heard.answer = await done[step.do](step).catch((error) => ({ error: error.message }));
+      heard.steered = (await heard.steered) ?? null;
+      results.push(heard);
+    }
+  });
+  program.stdin.end();
+  await new Promise((ended) => program.once("exit", ended));
 }
 
-const place = { cwd: repo, mcpServers: [] };
-const first = await driven(async (agent) => {
-  const { sessionId } = await agent.request(acp.methods.agent.session.new, place);
-  const prompt = [{ type: "text", text: issue }];
-  return { sessionId, done: await agent.request(acp.methods.agent.session.prompt, { sessionId, prompt }) };
-});
-const again = await driven(async (agent) => {
-  const { sessionId } = first;
-  const loaded = await agent.request(acp.methods.agent.session.load, { ...place, sessionId });
-  const listed = await agent.request(acp.methods.agent.session.list, {});
-  await agent.request(acp.methods.agent.session.close, { sessionId });
-  return { loaded, listed };
-});
-console.log(JSON.stringify({ first, again }));
+const results = [];
+for (const steps of JSON.parse(script)) await process_(steps, results);
+console.log(JSON.stringify(results));
