@@ -20,7 +20,7 @@ from m3agent.util.sanitize import quoted
 
 VERSION = 1
 """Version of the predicate. Each change of its fields raises it, except a new field that is missing if it is empty."""
-NEWER = {"pinned", "checks"}
+NEWER = {"pinned", "accepted", "checks"}
 """Fields that older certificates lack. They are missing if they are empty."""
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = f"urn:m3agent:verification:v{VERSION}"
