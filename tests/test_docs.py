@@ -94,6 +94,7 @@ def test_public_names_are_those_that_other_rooms_import() -> None:
     room = rooms.rooms()["agent.repo"]
     assert {
         "sandbox.store",
+        "util.counted",
         "util.errors",
         "util.plain_file",
         "util.private_file",

@@ -137,7 +137,7 @@ def _red_parts(evidence: Verification) -> dict[FeedbackKind, str]:
         ("still_red", "These tests are red with and without your change", still_red),
     )
     marks = red_before(evidence.after, evidence.before)
-    parts = {
+    parts: dict[FeedbackKind, str] = {
         kind: named_tests(title, idents, evidence.errors, marks) for kind, title, idents in named if idents
     }
     if broken:

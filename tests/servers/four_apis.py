@@ -76,7 +76,7 @@ def _call(step: Run, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass
 
     def do_GET(self) -> None:

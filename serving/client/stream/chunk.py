@@ -37,8 +37,8 @@ _PLACES: dict[str, tuple[tuple[str, ...], ...]] = {
 def content_of(part: Mapping[str, Any]) -> str:
     """Return the text of a delta or message; a refusal counts as text."""
     content = part.get("content") or part.get("refusal")
-    if isinstance(content, str):
-        return content
+    if isinstance(content, str) or not content:
+        return content or ""
     return "".join(str(inner.get("text") or "") for inner in mappings(content))
 
 

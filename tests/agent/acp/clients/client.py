@@ -26,7 +26,7 @@ class Client:
         self.agent: Any = None
         self.step: dict[str, Any] = {}
         self.heard: dict[str, Any] = {}
-        self.steered: asyncio.Future[Any] | None = None
+        self.steered: list[asyncio.Future[Any]] = []
 
     def on_connect(self, conn: Any) -> None:
         """Do nothing: `main` has the connection."""
@@ -54,11 +54,11 @@ class Client:
             await self.agent.cancel(session_id=session_id)
         if text := self.step.get("steer"):
             work = self.agent.prompt(session_id=session_id, prompt=[text_block(text)])
-            self.steered = asyncio.ensure_future(work)
+            self.steered.append(asyncio.ensure_future(work))
 
     async def follow(self, step: dict[str, Any], session: dict[str, str]) -> dict[str, Any]:
         """Make a step, and return what was heard meanwhile."""
-        self.step, self.steered = step, None
+        self.step, self.steered = step, []
         self.heard = {"updates": {}, "calls": [], "asked": [], "said": "", "steered": None}
         calls: dict[str, Any] = {
             "new": lambda: self.agent.new_session(**PLACE),
@@ -77,8 +77,8 @@ class Client:
                 session["session_id"] = answer.session_id
         except RequestError as error:
             self.heard["answer"] = {"error": str(error)}
-        if self.steered is not None:
-            self.heard["steered"] = (await self.steered).stop_reason
+        for prompt in self.steered:
+            self.heard["steered"] = (await prompt).stop_reason
         await asyncio.sleep(0.3)  # the SDK handles each notification in a task of its own
         return self.heard
 
