@@ -333,8 +333,6 @@ async def test_cancelled_at_any_moment_and_gone_on_with(fixes: Fixes) -> None:
         fixes.model.answers = [FIX, Silence()]
         work = asyncio.ensure_future(asked(client, session))
         await asyncio.to_thread(fixes.model.wait_for_chats, 2)
-        with pytest.raises(RequestError, match="is working on another prompt"):
-            await asked(client, session)
         await client.agent.cancel(session_id=session)
         assert (await work).stop_reason == "cancelled"
         fixes.model.answers = [FIX, NOT_TESTED]
