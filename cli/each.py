@@ -16,7 +16,7 @@ from m3agent.agent.report.text import UNKNOWN
 from m3agent.cli.common import faults, finish, say
 from m3agent.util.append_only import AppendOnlyFile, fault
 from m3agent.util.counted import counted
-from m3agent.util.errors import UsageError
+from m3agent.util.errors import Status, UsageError
 from m3agent.util.json_lines import json_lines
 from m3agent.util.sanitize import columns_of, print_note, printable_line
 from m3agent.util.table import wrapping
@@ -61,10 +61,14 @@ def fix_each(file: Path, begin: Begin, *, json_result: bool, kept: Kept) -> NoRe
     specs = _issues(file)
     path = kept(specs)
     with contextlib.closing(_results(path)) as results:
-        rows = [tuple[str, ...](json.loads(line)) for _, line in json_lines(path.read_bytes())]
-        if rows:
-            say(f"{len(rows)} of {counted(len(specs), 'issue')} ended before and will not be fixed again")
-        for number, spec in enumerate(specs[len(rows) :], len(rows) + 1):
+        ended = {json.loads(line)[0]: json.loads(line)[1] for _, line in json_lines(path.read_bytes())}
+        if ended:
+            say(f"{len(ended)} of {counted(len(specs), 'issue')} ended before and will not be fixed again")
+        rows = list[tuple[str, ...]]()
+        for number, spec in enumerate(specs, 1):
+            if number in ended:
+                rows.append(tuple(ended[number]))
+                continue
             say(f"issue {number} of {len(specs)}: {printable_line(spec, 200)}")
             code, result = _fix(*begin(spec), json_result=json_result)
             status, session = (
@@ -73,7 +77,8 @@ def fix_each(file: Path, begin: Begin, *, json_result: bool, kept: Kept) -> NoRe
             rows.append((status, str(code), session, printable_line(spec, 200)))
             if code == INTERRUPTED:
                 break
-            results.append(json.dumps(rows[-1]).encode(), sync=True)
+            if status != Status.ERROR:  # the next run may find what was missing, such as the model server
+                results.append(json.dumps([number, rows[-1]]).encode(), sync=True)
         else:
             path.unlink()
     for line in wrapping(

@@ -111,6 +111,8 @@ async def _follow(
     from m3agent.agent.repo.repository import open_repository, origin_url
     from m3agent.agent.session.catalog import sessions_of
 
+    if screen.inbox is not None:
+        screen.inbox.refines = False  # nobody sits there until the pull request is approved
     with screen:
         state = state_folder()
         api = settings_in(repo, flags).github_api

@@ -55,7 +55,7 @@ COMMANDS = {
     ),
     "verify": Command("Run the tests without and with your uncommitted changes; no model is asked"),
 }
-_COMMAND = re.compile(rf"\s*/({'|'.join(COMMANDS)})(?:\s+|$)")
+_COMMAND = re.compile(rf"\A\s*/({'|'.join(COMMANDS)})(?:\s+|$)")
 
 
 @dataclass(frozen=True)

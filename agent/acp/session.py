@@ -97,8 +97,7 @@ class ClientSession:
         """Pass a message on to the model that works. Return whether one does, and the message is plain text."""
         if self._inbox is None or said.command or said.images:
             return False
-        self._inbox.put(said.text)
-        return True
+        return self._inbox.put(said.text)
 
     def settings(self) -> Settings:
         """Return the settings in force, with what the person chose in the editor. Raises UsageError."""

@@ -65,6 +65,8 @@ def problems_in(output: str, paths: Collection[str]) -> Iterator[Problem]:
             for path in names[short.rpartition("/")[2]]
             if f"/{short}".endswith(f"/{path}") or path.endswith(f"/{short}")
         ]
+        if short.startswith("/"):
+            return max(ends, key=len, default="")
         return short if short in ends else ends[0] if len(ends) == 1 else ""
 
     before = ""

@@ -20,16 +20,24 @@ class Inbox:
     """Whether the person is asked at the end what to refine."""
     _texts: list[str] = field(default_factory=list)
     _listeners: list[Callable[[str], None]] = field(default_factory=list)
+    _is_over: bool = False
 
-    def put(self, text: str) -> None:
-        """Deliver a message. Call this in the thread of the event loop."""
+    def put(self, text: str) -> bool:
+        """Deliver a message. Return whether the model gets it; no if its work is over.
+
+        Call this in the thread of the event loop.
+        """
+        if self._is_over:
+            return False
         self._texts.append(text)
         for listener in self._listeners:
             listener(text)
+        return True
 
     @contextlib.contextmanager
     def heard_by(self, listener: Callable[[str], None]) -> Iterator[None]:
         """Pass each message to a listener within the context, those from before the context first."""
+        self._is_over = False
         for text in self._texts:
             listener(text)
         self._listeners.append(listener)
@@ -37,3 +45,6 @@ class Inbox:
             yield
         finally:
             self._listeners.remove(listener)
+            if not self._listeners:
+                self._is_over = True
+                self._texts.clear()  # the next work does not hear them again

@@ -47,7 +47,7 @@ class TypedLine:
             self._set_mode(signals=self._asked is None)
             asyncio.get_running_loop().add_reader(KEYBOARD, self._read)
         except (OSError, termios.error, RuntimeError):
-            self._before = []
+            self.stop()
             return False
         return True
 
@@ -66,7 +66,12 @@ class TypedLine:
         self.stop()
 
     async def answer(self) -> str | None:
-        """Return the next line, which may be empty; None after Ctrl-C, which sends no signal meanwhile."""
+        """Return the next line, which may be empty; None after Ctrl-C, which sends no signal meanwhile.
+
+        None at once if no person can type here, such as in the background.
+        """
+        if not self._before and not self.start():
+            return None
         self._asked = asyncio.get_running_loop().create_future()
         self._set_mode(signals=False)
         try:
@@ -119,7 +124,7 @@ class TypedLine:
     def _press(self, key: str) -> None:
         if key in "\r\n":
             text, self._text = self._text.strip(), ""
-            if self._asked is not None:
+            if self._asked is not None and not self._asked.done():
                 self._end(text)
             elif text:
                 self._on_line(text)

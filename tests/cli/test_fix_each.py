@@ -93,6 +93,25 @@ def test_what_came_to_an_end_is_not_fixed_again(
     assert not [*(tmp_path / "each").iterdir()], "the next run begins anew"
 
 
+def test_an_issue_that_met_an_error_is_fixed_again(
+    fix_all: FixAll, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as without its model server: the person sees that, stops, starts it and gives the command again."""
+    first = {
+        "one": UsageError("odd"),
+        "two": Status.VERIFIED,
+        "three": Status.ERROR,
+        "four": Status.INTERRUPTED,
+    }
+    assert fix_all("one\ntwo\nthree\nfour", first) == 130
+    capsys.readouterr()
+    now = {"one": Status.FAILED, "three": Status.VERIFIED, "four": Status.VERIFIED}
+    assert fix_all("one\ntwo\nthree\nfour", now) == 1
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == "m3agent: 1 of 4 issues ended before and will not be fixed again"
+    assert [line.split()[-1] for line in shown[-4:]] == ["one", "two", "three", "four"]
+
+
 def test_two_commands_do_not_fix_the_same_issues(fix_all: FixAll, tmp_path: Path) -> None:
     path = kept_in(tmp_path, tmp_path)(["one"])
     path.parent.mkdir()

@@ -190,6 +190,12 @@ async def test_options_and_commands(fixes: Fixes) -> None:
     assert '"disabled"' in json.dumps(fixes.chats[-1].json) or "False" in str(fixes.chats[-1].json)
 
 
+@pytest.mark.parametrize("text", ["src/plan is broken", "Why does GET /verify fail?", "Say /ask first"])
+def test_a_command_is_one_only_at_the_beginning(text: str) -> None:
+    prompt = read_prompt([text_block(text)])
+    assert (prompt.command, prompt.title, prompt.wanted) == ("", text, text)
+
+
 async def test_a_plan_comes_first_and_is_followed(fixes: Fixes) -> None:
     repo = fixes.repo(BUGGY)
     fixes.model.answers = [FIX, says("Add instead of subtracting."), FIX, TEST, DONE]

@@ -74,6 +74,11 @@ def test_what_checkers_print(output: str, problems: list[str]) -> None:
     assert [str(problem) for problem in problems_in(output, TREE)] == problems
 
 
+def test_an_absolute_path_is_the_longest_that_fits() -> None:
+    (problem,) = problems_in("/work/src/index.js\n  2:1  error  x is unused", {"index.js", "src/index.js"})
+    assert problem.path == "src/index.js"
+
+
 def test_secrets_and_control_characters_are_no_part_of_a_message() -> None:
     (problem,) = problems_in(
         "a.py:1: bad key ghp_" + "x7Kq9ZrT2mWv8LbN4cYd6HsJ1fGaPeUo3RiQ\x07" + "x" * 900, TREE

@@ -84,6 +84,16 @@ def test_every_attempt_hears_all_messages() -> None:
         with inbox.heard_by(second.append):
             inbox.put("to both")
         inbox.put("late")
-    inbox.put("to nobody")
+    assert not inbox.put("to nobody")
     assert first == ["early", "to the first", "to both", "late"]
     assert second == ["early", "to the first", "to both"]
+
+
+def test_the_next_work_does_not_hear_the_messages_of_the_last_one() -> None:
+    """`pr follow` works in rounds, with one inbox."""
+    inbox, second = Inbox(), list[str]()
+    with inbox.heard_by(lambda _: None):
+        assert inbox.put("to the first")
+    with inbox.heard_by(second.append):
+        assert inbox.put("to the second")
+    assert second == ["to the second"]

@@ -76,6 +76,45 @@ async def test_an_answer_may_be_empty_and_ctrl_c_refuses(keyboard: Callable[[byt
     line.stop()
 
 
+async def test_the_lines_after_an_answer_are_messages(keyboard: Callable[[bytes], None]) -> None:
+    lines = list[str]()
+    line = TypedLine(lines.append)
+    assert line.start()
+    asked = asyncio.ensure_future(line.answer())
+    await asyncio.sleep(0)
+    keyboard(b"one\ntwo\n")
+    assert (await asked, lines) == ("one", ["two"])
+    line.stop()
+
+
+@pytest.mark.timeout(10)
+async def test_nobody_is_asked_in_the_background(
+    keyboard: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After Ctrl-Z and `bg` no key arrives; after `fg` one does."""
+    line = TypedLine(lambda _: None)
+    monkeypatch.setattr(os, "tcgetpgrp", lambda _: -1)
+    assert not line.start()
+    assert await line.answer() is None
+    monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp())
+    keyboard(b"shorter\r")
+    assert await line.answer() == "shorter"
+    line.stop()
+
+
+async def test_a_keyboard_that_cannot_be_watched_keeps_its_mode(
+    keyboard: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = termios.tcgetattr(typed_line.KEYBOARD)
+
+    def fails() -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(asyncio, "get_running_loop", fails)
+    assert not TypedLine(lambda _: None).start()
+    assert termios.tcgetattr(typed_line.KEYBOARD) == before
+
+
 def test_the_row_shows_the_end_of_a_long_line() -> None:
     line = TypedLine(lambda _: None)
     assert line.row(80).plain == f"> {HINT}"
