@@ -3,8 +3,10 @@
     assert parse("a ") == ["a"]
     assert plain(parse("a ")) == plain(["a"])
 
-`plain` turns a value of a subclass of `str`, `int`, `list` and the like into that type's own value, and an object that has its own
-`__eq__` into its class and its attributes. Whatever a patch does to comparisons, the tests that it fixes should pass like this too.
+`plain` turns a value of a subclass of `str`, `int`, `list` and the like into that type's own value. Where values are compared with
+`==`, `!=` or `in`, it also turns an object that has its own `__eq__` into its class and its attributes. Elsewhere an object stays what
+it is, because its other methods may be what a test checks. Whatever a patch does to comparisons, the tests that it fixes should pass like
+this too.
 """
 
 from __future__ import annotations
@@ -15,8 +17,41 @@ from collections.abc import Iterable, Iterator
 
 from m3agent.agent.verify.python_file import Function
 
-UNITTEST = "assert"
-"""Start of the names of unittest's assertions."""
+PLAIN, BASIC, HOLDS = "plain", "basic", "holds"
+"""Helpers for values: of equality, of everything else, and of what is on the right of `in`."""
+EQUALITIES = frozenset(
+    f"assert{name}"
+    for name in (
+        "Equal",
+        "Equals",
+        "NotEqual",
+        "CountEqual",
+        "DictEqual",
+        "ListEqual",
+        "SetEqual",
+        "TupleEqual",
+    )
+) | {"assertSequenceEqual"}
+"""unittest's assertions that compare values with one another."""
+OTHER_ASSERTIONS = frozenset(
+    f"assert{name}"
+    for name in (
+        "True",
+        "False",
+        "In",
+        "NotIn",
+        "Less",
+        "LessEqual",
+        "Greater",
+        "GreaterEqual",
+        "AlmostEqual",
+    )
+) | {"assertMultiLineEqual", "assertRegex"}
+"""unittest's assertions that need another comparison, or a value's truth."""
+OF_OBJECTS = frozenset(
+    {"type", "hash", "repr", "id", "hasattr", "getattr", "issubclass", "callable", "vars", "dir"}
+)
+"""Functions of Python that ask about an object and not about its value."""
 Wrapped = tuple[ast.expr, str, str]
 """An expression, and what stands before and after it. Of a name, an empty text before stands for the name itself."""
 
@@ -31,42 +66,64 @@ def plain_parts(functions: Iterable[Function], token: str) -> Iterator[Wrapped]:
     for function in functions:
         for node in (inner for statement in function.body for inner in ast.walk(statement)):
             if id(node) not in seen:
-                for root in _compared(node):
+                for root, name in _compared(node):
                     seen.update(map(id, ast.walk(root)))
-                    yield from _wrapped(root, token)
+                    yield from _wrapped(root, token, name)
 
 
-def _compared(node: ast.AST) -> list[ast.expr]:
-    """Return the expressions whose comparison or truth a node needs."""
+def _compared(node: ast.AST) -> list[tuple[ast.expr, str]]:
+    """Return the expressions whose comparison or truth a node needs, each with the helper for its values."""
     match node:
         case ast.Assert(test=test) | ast.If(test=test):
-            return [test]
+            return [(test, BASIC)]
         case ast.Compare():
-            return [node]
-        case ast.Call(func=ast.Attribute(attr=name), args=args) if name.startswith(UNITTEST):
-            return [each for each in args if not isinstance(each, ast.Starred)]
+            return [(node, BASIC)]
+        case ast.Call(func=ast.Attribute(attr=name), args=args) if name in EQUALITIES:
+            return [(each, PLAIN) for each in args if not isinstance(each, ast.Starred)]
+        case ast.Call(func=ast.Attribute(attr=name), args=args) if name in OTHER_ASSERTIONS:
+            return [(each, BASIC) for each in args if not isinstance(each, ast.Starred)]
     return []
 
 
-def _wrapped(node: ast.AST, token: str) -> Iterator[Wrapped]:
+def _wrapped(node: ast.AST, token: str, helper: str) -> Iterator[Wrapped]:
     match node:
         case ast.JoinedStr() | ast.Lambda() | ast.Compare(ops=[ast.Is() | ast.IsNot(), *_]):
             return  # the places in an f-string are not exact, and identity is no comparison
+        case ast.comprehension(iter=values, ifs=conditions):  # its target is no value
+            for each in (values, *conditions):
+                yield from _wrapped(each, token, BASIC)
+            return
+        case ast.NamedExpr(value=value):
+            yield from _wrapped(value, token, helper)
+            return
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            for each, of in zip((left, *others), (ops[0], *ops), strict=True):
+                is_equality = isinstance(of, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
+                holds = each is not left and isinstance(of, ast.In | ast.NotIn)
+                yield from _wrapped(each, token, (HOLDS if holds else PLAIN) if is_equality else BASIC)
+            return
         case ast.Call(func=ast.Name(id="isinstance") as function):
             yield function, "", f"{token}_isinstance"
             return
+        case ast.Call(func=ast.Name(id=name)) if name in OF_OBJECTS:
+            pass
         case ast.Call(func=ast.Name(id=name), args=args) if hasattr(builtins, name):
             for each in args:  # code under test gets its arguments as they are
-                yield from _wrapped(each, token)
+                yield from _wrapped(each, token, BASIC)
         case ast.Call():
             pass
         case ast.Attribute() | ast.Subscript() | ast.Name():
             pass
+        case ast.BinOp(left=left, right=right):
+            for each in (left, right):
+                yield from _wrapped(each, token, BASIC)
+            if helper == BASIC:
+                return
         case _:
             for child in ast.iter_child_nodes(node):
-                yield from _wrapped(child, token)
+                yield from _wrapped(child, token, PLAIN if helper == HOLDS else helper)
             return
-    yield node, f"{token}_plain((", "))"
+    yield node, f"{token}_{helper}((", "))"
 
 
 HELPERS = '''
@@ -76,7 +133,33 @@ def TOKEN_of_tree(kind):
     return bool(file) and "-packages" not in file and not file.startswith(os.path.dirname(os.__file__))
 
 
-def TOKEN_plain(value, depth=20):
+class TOKEN_fields:
+    """The class and the attributes of an object that has its own comparison."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __eq__(self, other):
+        return isinstance(other, TOKEN_fields) and self.parts == other.parts
+
+    def __hash__(self):
+        return 0
+
+    def __repr__(self):
+        return "%s %r" % self.parts
+
+
+def TOKEN_basic(value):
+    return TOKEN_plain(value, by_fields=False)
+
+
+def TOKEN_holds(value):
+    """Return a container with plain values, if its own type looks for them."""
+    own = TOKEN_of_tree(type(value)) and not isinstance(value, (str, bytes, list, tuple, dict, set, frozenset))
+    return value if own else TOKEN_plain(value)
+
+
+def TOKEN_plain(value, depth=20, by_fields=True):
     """Return a value without what its class says about comparisons."""
     kind = type(value)
     parents = kind.__mro__
@@ -93,16 +176,16 @@ def TOKEN_plain(value, depth=20):
             return base.__add__(value, base(0))
     if dict in parents:
         pairs = dict.items(value)
-        return {TOKEN_plain(key, depth - 1): TOKEN_plain(each, depth - 1) for key, each in pairs}
+        return {TOKEN_plain(key, depth - 1, by_fields): TOKEN_plain(each, depth - 1, by_fields) for key, each in pairs}
     for base in (list, tuple, set, frozenset):
         if base in parents:
-            each = [TOKEN_plain(one, depth - 1) for one in base.__iter__(value)]
+            each = [TOKEN_plain(one, depth - 1, by_fields) for one in base.__iter__(value)]
             same = kind is base and all(map(lambda one, other: one is other, each, base.__iter__(value)))
             return value if same else base(each)
-    if TOKEN_of_tree(kind) and hasattr(kind.__eq__, "__code__"):
+    if by_fields and TOKEN_of_tree(kind) and hasattr(kind.__eq__, "__code__"):
         names = [name for one in parents for name in vars(one).get("__slots__", ()) if hasattr(value, name)]
         fields = {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in names}}
-        return kind.__qualname__, TOKEN_plain(fields, depth - 1)
+        return TOKEN_fields(kind.__qualname__, TOKEN_plain(fields, depth - 1))
     return value
 
 
