@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
 from m3agent.sandbox.declared.types import CONTINUED, Files, texts_at
+from m3agent.util.json_value import json_object
 
 FOUND = "found"
 """Stands in the setting for the checks that the repository declares."""
@@ -89,7 +89,7 @@ def _commands(files: Files) -> Iterator[str]:
         if TASKS.fullmatch(path):
             for line in CONTINUED.sub(" ", files.text(path) or "").splitlines():
                 yield from _in_line(line)
-    for script in texts_at(_json(files), "scripts.*"):
+    for script in texts_at(json_object(files.text(PACKAGE) or "{}"), "scripts.*"):
         for command in _in_line(script):
             yield command if command.startswith("npx ") else f"npx {command}"
     for program in HOOK.findall(files.text(PRE_COMMIT) or ""):
@@ -105,10 +105,3 @@ def _in_line(line: str) -> Iterator[str]:
             rest = WRITES.sub("", rest).rstrip(" \"',]")
             if re.match(rf"\s+(?:{CHECKERS[program]})", f"{rest} ") and not SPECIAL.search(rest):
                 yield f"{start}{program}{rest}".strip()
-
-
-def _json(files: Files) -> object:
-    try:
-        return json.loads(files.text(PACKAGE) or "{}")
-    except (ValueError, RecursionError):
-        return {}

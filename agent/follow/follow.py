@@ -44,6 +44,7 @@ from m3agent.util.errors import (
     Status,
     UsageError,
 )
+from m3agent.util.json_value import strings
 
 LIMITED_SECONDS = 60.0
 """The wait in seconds if the server limits requests and does not say for how long. GitHub asks for a minute at least."""
@@ -146,7 +147,7 @@ class _Follower:
         lines = read_log(self._session / LOG).events
         before = [line for line in lines if line["type"] == PullFollowed.type]
         self._rounds = len(before)
-        self._handled = {key for line in before for key in log_reader.strings(line, "handled")}
+        self._handled = {key for line in before for key in strings(line, "handled")}
         self._replaced = {log_reader.text(line, "head") for line in before}
         self._commit = log_reader.text(lines[-1], "commit") if lines else ""
         self._replaced.discard(self._commit)

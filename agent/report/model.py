@@ -9,9 +9,10 @@ from m3agent.agent.report import words
 from m3agent.agent.report.patch import FilePatch
 from m3agent.agent.report.plot import TurnTokens
 from m3agent.agent.session.catalog import NOT_FINISHED
-from m3agent.agent.session.log_reader import Line, number, strings, text, whole
+from m3agent.agent.session.log_reader import Line, number, text, whole
 from m3agent.agent.session.record import SessionRecord, is_embedded
 from m3agent.sandbox.backends.kinds import is_isolated, shown_status
+from m3agent.util.json_value import strings
 
 _TONES = {"green": "good", "red": "bad", "varies": "plain"}
 """CSS class of a set of tests, by what they are after the patch."""

@@ -16,11 +16,12 @@ from m3agent.agent.report.model import CallView, Incident, Request, SessionRepor
 from m3agent.agent.report.patch import parse_patch
 from m3agent.agent.report.words import step_outcome, step_title
 from m3agent.agent.session.catalog import NOT_FINISHED
-from m3agent.agent.session.log_reader import Line, SessionLog, items, mapping, number, strings, text, whole
+from m3agent.agent.session.log_reader import Line, SessionLog, number, text, whole
 from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord, is_embedded, record_of
 from m3agent.agent.session.session import PATCH
 from m3agent.util.counted import counted
 from m3agent.util.errors import Status
+from m3agent.util.json_value import items, mapping, strings
 
 MOST_PATCH = 400_000
 """Most characters of a patch that are shown. If the patch is longer, a note says where the complete patch is."""

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from m3agent.agent.report import text as show
-from m3agent.agent.session.log_reader import Line, items, mapping, number, text, whole
+from m3agent.agent.session.log_reader import Line, number, text, whole
 from m3agent.agent.session.record import is_embedded
 from m3agent.agent.verify.test_sets import TEST_SETS
 from m3agent.tools.registry import traits_of, understood
 from m3agent.util.counted import counted, first_of
+from m3agent.util.json_value import items, mapping
 from m3agent.util.sanitize import last_line, printable_line
 
 MOST_TITLE = 120  # characters

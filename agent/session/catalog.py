@@ -16,23 +16,13 @@ from pathlib import Path
 from m3agent.agent.repo.host_git import find as find_repository
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.session.events import QUESTION, EndpointProbed, SessionFinished, SessionForked, TurnStarted
-from m3agent.agent.session.log_reader import (
-    LOG,
-    Line,
-    items,
-    mapping,
-    number,
-    read_before,
-    read_ends,
-    read_last,
-    text,
-    whole,
-)
+from m3agent.agent.session.log_reader import LOG, Line, number, read_before, read_ends, read_last, text, whole
 from m3agent.agent.session.messages import FILE as MESSAGES
 from m3agent.agent.session.record import SessionRecord, is_embedded, read_session, record_of
 from m3agent.agent.session.session import CALLS, PATCH
 from m3agent.util.append_only import is_locked
 from m3agent.util.errors import Status, UsageError, reason_of
+from m3agent.util.json_value import items, mapping
 
 NOT_FINISHED = "not finished"
 """Status of a session whose log has no end: it is still running or was killed. The log does not show which."""

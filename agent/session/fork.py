@@ -9,13 +9,14 @@ from pathlib import Path
 
 from m3agent.agent.repo.snapshot import TREES, scratch_folder
 from m3agent.agent.session.events import SessionForked
-from m3agent.agent.session.log_reader import LOG, Line, SessionLog, mapping, text, whole
+from m3agent.agent.session.log_reader import LOG, Line, SessionLog, text, whole
 from m3agent.agent.session.messages import FILE as MESSAGES
 from m3agent.agent.session.messages import Message, as_line, read_lines
 from m3agent.agent.session.session import Session, line_of, make_folder, new_id
 from m3agent.sandbox.store.git import copy_store
 from m3agent.util.append_only import fault
 from m3agent.util.errors import UsageError
+from m3agent.util.json_value import mapping
 
 
 def fork(

@@ -18,6 +18,7 @@ from typing import Any
 
 from m3agent.agent.session.events import VERSION
 from m3agent.util.errors import UsageError, reason_of
+from m3agent.util.json_value import value_at
 
 LOG = "events.jsonl"
 Line = dict[str, Any]
@@ -132,13 +133,13 @@ def _parsed(raw: bytes, path: Path, number: int) -> Line:
 
 def text(line: Mapping[str, Any], *path: str) -> str:
     """Return the string at `path` (a field, or fields of nested objects); empty if it is missing or not a string."""
-    value = _at(line, path)
+    value = value_at(line, *path)
     return value if isinstance(value, str) else ""
 
 
 def number(line: Mapping[str, Any], *path: str) -> int | float | None:
     """Return the number at `path`; None if it is missing, negative, too large or not a number."""
-    value = _at(line, path)
+    value = value_at(line, *path)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return value if 0 <= value < _MOST and math.isfinite(value) else None
@@ -146,29 +147,5 @@ def number(line: Mapping[str, Any], *path: str) -> int | float | None:
 
 def whole(line: Mapping[str, Any], *path: str) -> int | None:
     """Return the whole number at `path`; None if it is missing, negative, too large or not a whole number."""
-    value = _at(line, path)
+    value = value_at(line, *path)
     return value if type(value) is int and 0 <= value < _MOST else None  # a bool is an int, too
-
-
-def strings(line: Mapping[str, Any], *path: str) -> list[str]:
-    """Return the strings in the list at `path`; empty if it is missing or not a list."""
-    return [item for item in items(line, *path) if isinstance(item, str)]
-
-
-def items(line: Mapping[str, Any], *path: str) -> list[Any]:
-    """Return the list at `path`; empty if it is missing or not a list."""
-    value = _at(line, path)
-    return value if isinstance(value, list) else []
-
-
-def mapping(line: Mapping[str, Any], *path: str) -> dict[str, Any]:
-    """Return the object at `path`; empty if it is missing or not an object."""
-    value = _at(line, path)
-    return value if isinstance(value, dict) else {}
-
-
-def _at(line: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = line
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None  # checking for Mapping is slower
-    return value

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.agent.session.events import VERSION
-from m3agent.agent.session.log_reader import LOG, Line, items, number, read_log, text, whole
+from m3agent.agent.session.log_reader import LOG, Line, number, read_log, text, whole
+from m3agent.util.json_value import items
 
 SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "price")
 """Fields of `turn.finished` that add up to the field of the same name in `session.finished`."""

@@ -26,6 +26,7 @@ from m3agent.agent.trajectory.history import (
 )
 from m3agent.agent.verify.test_sets import TEST_SETS
 from m3agent.serving.client.messages import TurnTokens
+from m3agent.util.json_value import items, mapping
 
 SCHEMA = "ATIF-v1.8"
 NO_TOKENS: Mapping[int, TurnTokens] = MappingProxyType({})
@@ -96,11 +97,11 @@ def _first_steps(record: SessionRecord, kept: Sequence[Message] | None) -> list[
     """Return the steps for the first two messages: the kept messages, or else the parts that the log contains."""
     if not record.started:
         return []
-    issue = log.mapping(record.started, "issue")
+    issue = mapping(record.started, "issue")
     extra = {
         "kind": "issue",
         "issue": {key: log.text(issue, key) for key in ("title", "source", "digest")},
-        "images": [image for image in log.items(issue, "images") if isinstance(image, dict)] or None,
+        "images": [image for image in items(issue, "images") if isinstance(image, dict)] or None,
         "context": _context(record.last_prepared("context.packed")),
     }
     if kept:
@@ -157,7 +158,7 @@ def _turn_steps(record: SessionRecord, kept: Sequence[Message] | None) -> Iterab
                 "kind": line["type"],
                 "asked": log.whole(line, "asked"),
                 "round": log.whole(line, "round"),
-                "kinds": log.items(line, "kinds") or None,
+                "kinds": items(line, "kinds") or None,
             }
             yield _step("user", line, said, extra)
             before += 1
@@ -210,7 +211,7 @@ def _tool_call(call: CallRecord) -> dict[str, Any]:
 
 def _result(call: CallRecord, read: dict[str, str]) -> dict[str, Any]:
     finished, runs = call.finished, call.of_type("test.finished")
-    changes = [change for line in call.of_type("file.changed") for change in log.items(line, "changes")]
+    changes = [change for line in call.of_type("file.changed") for change in items(line, "changes")]
     extra = {
         "call": log.whole(finished, "call"),
         "status": log.text(finished, "status") or None,
@@ -220,7 +221,7 @@ def _result(call: CallRecord, read: dict[str, str]) -> dict[str, Any]:
         "digest": log.text(finished, "digest") or None,
         "seconds": log.number(finished, "seconds"),
         "changes": changes or None,
-        "tests": {key: len(log.items(runs[-1], key)) for key in OUTCOMES} if runs else None,
+        "tests": {key: len(items(runs[-1], key)) for key in OUTCOMES} if runs else None,
         "stalls": [_stall(stall) for stall in call.of_type("stall")] or None,
     }
     content = read.get(call.key, result_of(call) or "")
@@ -286,9 +287,9 @@ def _agent(record: SessionRecord) -> dict[str, Any]:
     server = {key: log.text(endpoint, key) or None for key in ("flavour", "version")}
     extra = {
         "server": _some({**server, "max_model_len": log.whole(endpoint, "max_model_len")}) or None,
-        "sandbox": log.text(log.mapping(started, "sandbox"), "backend") or None,
+        "sandbox": log.text(mapping(started, "sandbox"), "backend") or None,
         "image": log.text(record.last_prepared("environment.ready"), "image")
-        or log.text(log.mapping(started, "sandbox"), "image")
+        or log.text(mapping(started, "sandbox"), "image")
         or None,
     }
     values = {
@@ -302,10 +303,10 @@ def _agent(record: SessionRecord) -> dict[str, Any]:
 
 
 def _extra(record: SessionRecord) -> dict[str, Any] | None:
-    repository, verify, finished = log.mapping(record.started, "repository"), record.verdict, record.ended
+    repository, verify, finished = mapping(record.started, "repository"), record.verdict, record.ended
     lists = (*(each.event for each in TEST_SETS), "undone")
     evidence: dict[str, Any] = {key: log.text(verify, key) for key in ("verdict", "reason")}
-    evidence |= {key: log.items(verify, key) for key in lists if key in verify}
+    evidence |= {key: items(verify, key) for key in lists if key in verify}
     extra = {
         "repository": _some(
             {
@@ -317,8 +318,8 @@ def _extra(record: SessionRecord) -> dict[str, Any] | None:
         )
         or None,
         "verification": {**evidence, "seconds": log.number(verify, "seconds")} if verify else None,
-        "patched_paths": log.items(finished, "paths") or None,
-        "notes": log.items(finished, "notes") or None,
+        "patched_paths": items(finished, "paths") or None,
+        "notes": items(finished, "notes") or None,
     }
     return _some(extra) or None
 

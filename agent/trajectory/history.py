@@ -20,6 +20,7 @@ from m3agent.agent.session.messages import Digest, Message
 from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord
 from m3agent.serving.client.messages import NO_ANSWER, reasoning_of
 from m3agent.tools.registry import own_schemas
+from m3agent.util.json_value import mapping
 
 DEEPEST = 64
 """Levels of nesting that are kept: far more than a call's arguments have, far fewer than overflow a parser's stack."""
@@ -137,7 +138,7 @@ def system_text(record: SessionRecord) -> str:
 
 def issue_text(record: SessionRecord) -> str:
     """Return the part of the first user message that the log contains: the issue."""
-    text = harmless(log.text(log.mapping(record.started, "issue"), "text").strip())
+    text = harmless(log.text(mapping(record.started, "issue"), "text").strip())
     return f"Fix this issue:\n\n<issue>\n{text}\n</issue>\n"
 
 

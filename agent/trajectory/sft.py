@@ -19,6 +19,7 @@ from m3agent.agent.trajectory.history import (
     proven,
     sent_messages,
 )
+from m3agent.util.json_value import items, mapping
 
 
 def to_sft(record: SessionRecord, messages: Sequence[Message] | None = None) -> dict[str, Any] | None:
@@ -70,7 +71,7 @@ def _clean_message(message: Message) -> Message:
 
 
 def _clean_call(call: Message) -> Message:
-    function = log.mapping(call, "function")
+    function = mapping(call, "function")
     arguments = json.dumps(clean(json.loads(log.text(function, "arguments") or "{}")), ensure_ascii=False)
     name = clean_text(log.text(function, "name"))
     return {
@@ -82,7 +83,7 @@ def _clean_call(call: Message) -> Message:
 
 def _origin(record: SessionRecord, included: bool) -> dict[str, Any]:
     """Return the columns about the origin. Their types are the same in every row, so that the rows form one table."""
-    repository, issue = log.mapping(record.started, "repository"), log.mapping(record.started, "issue")
+    repository, issue = mapping(record.started, "repository"), mapping(record.started, "issue")
     context, endpoint = record.last_prepared("context.packed"), record.last_prepared("endpoint.probed")
     return {
         "session": log.text(record.started, "session"),
@@ -91,9 +92,9 @@ def _origin(record: SessionRecord, included: bool) -> dict[str, Any]:
         "model": log.text(endpoint, "model"),
         "head": log.text(repository, "head"),
         "issue_digest": log.text(issue, "digest"),
-        "images": len(log.items(issue, "images")),
+        "images": len(items(issue, "images")),
         "repository_included": included,
         "context_digest": log.text(context, "digest"),
         "context_tokens": log.whole(context, "tokens"),
-        "fixed": [test for test in log.items(record.verdict, "fixed") if isinstance(test, str)],
+        "fixed": [test for test in items(record.verdict, "fixed") if isinstance(test, str)],
     }

@@ -6,7 +6,6 @@ The page and the JSON show this object. It depends only on the files of the runs
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,7 +23,7 @@ from m3agent.evals.report.model import RunComparison, RunReport, compare, report
 from m3agent.evals.run.attempt import LEAK_PROOF
 from m3agent.evals.run.other_agent import TRAFFIC
 from m3agent.evals.run.traffic import Traffic
-from m3agent.util.json_value import mapping
+from m3agent.util.json_value import json_object
 
 FORMAT = 1
 """Version of the JSON; it changes when a field changes its meaning."""
@@ -210,6 +209,6 @@ def _traffic(place: Path) -> Traffic | None:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        return mapping(json.loads(file.read_bytes()))
-    except (OSError, ValueError):
+        return json_object(file.read_bytes())
+    except OSError:
         return {}

@@ -29,10 +29,11 @@ from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.swebench import read_row
 from m3agent.sandbox.declared.declared import Declared, acceptable_pythons, read_declared
-from m3agent.sandbox.declared.types import Files, ScanResult, table
+from m3agent.sandbox.declared.types import Files, ScanResult
 from m3agent.sandbox.images.debian import BASES, RELEASED
 from m3agent.sandbox.images.environment import files_of
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.util.json_value import mapping
 from m3agent.util.sanitize import printable_line
 
 SETTLED = timedelta(days=183)
@@ -109,7 +110,7 @@ def is_installable(files: Files) -> bool:
     """Return whether pip can install the tree. A pyproject.toml may exist only to configure other tools."""
     whole = files.toml("pyproject.toml", ScanResult())
     return "setup.py" in files.paths or bool(
-        table(whole, "project") or table(whole, "build-system") or table(whole, "tool", "poetry")
+        mapping(whole, "project") or mapping(whole, "build-system") or mapping(whole, "tool", "poetry")
     )
 
 

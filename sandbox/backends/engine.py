@@ -6,7 +6,6 @@ No other code decides which engine is used.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.sandbox.errors import EngineUnavailable
-from m3agent.util.json_value import mapping
+from m3agent.util.json_value import json_object
 
 DOCKER_SOCKET = "unix:///var/run/docker.sock"
 PODMAN_SOCKET = "/run/podman/podman.sock"  # root's socket; other users have theirs below XDG_RUNTIME_DIR
@@ -79,8 +78,8 @@ def named_engine() -> NamedEngine | None:
 def _fields(path: Path) -> dict[str, Any]:
     """Return a JSON object of Docker's command line; empty if the file is absent or has another form."""
     try:
-        return mapping(json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError):
+        return json_object(path.read_bytes())
+    except OSError:
         return {}
 
 

@@ -14,8 +14,9 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from m3agent.sandbox.declared.setup_files import CFG, PY, setup_arguments
-from m3agent.sandbox.declared.types import PYPROJECT, Files, ScanResult, name_of, table, texts_at
+from m3agent.sandbox.declared.types import PYPROJECT, Files, ScanResult, name_of, texts_at
 from m3agent.sandbox.store.workspace import inside_git, runs_later
+from m3agent.util.json_value import mapping
 
 SCM = ("setuptools_scm", "setuptools-scm", "vcs-versioning")
 COMPILERS = frozenset(
@@ -113,8 +114,8 @@ def _compiles(files: Files, whole: dict[str, Any], found: ScanResult) -> bool:
     """Return whether the project's build compiles extension modules."""
     if any(path.endswith(".pyx") for path in _outside_tests(files)):
         return True
-    setuptools = table(whole, "tool", "setuptools")
-    if "ext-modules" in setuptools or "setuptools-rust" in table(whole, "tool"):
+    setuptools = mapping(whole, "tool", "setuptools")
+    if "ext-modules" in setuptools or "setuptools-rust" in mapping(whole, "tool"):
         return True
     if COMPILED.search(files.text(PY, found) or "") or files.ini(CFG, found).has_section("build_ext"):
         return True
@@ -123,7 +124,7 @@ def _compiles(files: Files, whole: dict[str, Any], found: ScanResult) -> bool:
 
 def _rust(files: Files, whole: dict[str, Any], found: ScanResult) -> str | None:
     """Return the oldest version of Rust that the build accepts; empty for any version, None if it needs no Rust."""
-    tool = table(whole, "tool")
+    tool = mapping(whole, "tool")
     in_setup = "rust_extensions" in (files.text(PY, found) or "")
     if not RUST & (_build_requires(whole) | tool.keys()) and not in_setup:
         return None

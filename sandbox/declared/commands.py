@@ -25,10 +25,9 @@ from m3agent.sandbox.declared.types import (
     ScanResult,
     name_of,
     plain_words,
-    strings,
-    table,
     texts_at,
 )
+from m3agent.util.json_value import mapping, strings
 
 NOX = "noxfile.py"
 MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
@@ -78,12 +77,12 @@ def _tox(files: Files) -> Iterator[str]:
 
 def _scripts(files: Files) -> Iterator[str]:
     """Yield what pyproject.toml's tables for tox, Hatch and PDM run."""
-    tool = table(files.toml(PYPROJECT), "tool")
-    commands = table(tool, "tox", "env_run_base").get("commands")
+    tool = mapping(files.toml(PYPROJECT), "tool")
+    commands = mapping(tool, "tox", "env_run_base").get("commands")
     for one in commands if isinstance(commands, list) else []:
         yield shlex.join(strings(one))
-    scripts = [table(tool, "pdm", "scripts")]
-    scripts += [table(environment, "scripts") for environment in table(tool, "hatch", "envs").values()]
+    scripts = [mapping(tool, "pdm", "scripts")]
+    scripts += [mapping(environment, "scripts") for environment in mapping(tool, "hatch", "envs").values()]
     for name, script in (item for one in scripts for item in one.items()):
         if of_tests(name):
             yield from texts_at({"script": script}, "script", "script.cmd")
@@ -158,13 +157,13 @@ def _in_tox(files: Files) -> Iterator[str]:
 
 def _in_tables(files: Files) -> Iterator[str]:
     """Yield what pyproject.toml's tables for Hatch and tox name."""
-    tool = table(files.toml(PYPROJECT), "tool")
+    tool = mapping(files.toml(PYPROJECT), "tool")
     environments: list[Any] = [
         environment
-        for name, environment in table(tool, "hatch", "envs").items()
+        for name, environment in mapping(tool, "hatch", "envs").items()
         if canonicalize_name(name) in WANTED_GROUPS | HATCH_ENVIRONMENTS
     ]
-    environments.append(table(tool, "tox", "env_run_base"))
+    environments.append(mapping(tool, "tox", "env_run_base"))
     for environment in environments:
         yield from texts_at(environment, "features", "dependency-groups", "extras", "dependency_groups")
         for line in texts_at(environment, "deps"):

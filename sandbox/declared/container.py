@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from m3agent.sandbox.declared.types import Files, ScanResult, table, texts_at
+from m3agent.sandbox.declared.types import Files, ScanResult, texts_at
+from m3agent.util.json_value import mapping
 
 DOCKERFILES = ("Dockerfile", "Containerfile")
 PLACES = (".devcontainer/devcontainer.json", ".devcontainer.json")
@@ -80,7 +81,7 @@ def _devcontainer(files: Files, place: str, found: ScanResult) -> Container | No
     config = _configuration(files, place, found)
     if config is None:
         return None
-    build = table(config, "build")
+    build = mapping(config, "build")
     ignored = {key for key in config if key not in FOLLOWED | HARMLESS}
     ignored |= {f"build.{key}" for key in build if key not in {"dockerfile", "context", "target", "args"}}
     if ignored:
@@ -125,7 +126,7 @@ def _to_build(
     folder = posixpath.dirname(place)
     path, context = (posixpath.normpath(posixpath.join(folder, name)) for name in (dockerfile, context))
     target = next(texts_at(build, "target"), None)
-    args = {str(key): value for key, value in table(build, "args").items() if isinstance(value, str)}
+    args = {str(key): value for key, value in mapping(build, "args").items() if isinstance(value, str)}
     problems = {
         f"names the Dockerfile {dockerfile}, which is not a file of the repository": path not in files.paths,
         f"its context {context} is outside the repository": context.startswith(("..", "/")),

@@ -34,10 +34,9 @@ from m3agent.sandbox.declared.types import (
     InTree,
     ScanResult,
     name_of,
-    strings,
-    table,
     values_at,
 )
+from m3agent.util.json_value import mapping, strings
 
 UV, PYLOCK = "uv.lock", "pylock.toml"
 LOCKS = (UV, "poetry.lock", "pdm.lock", PYLOCK)
@@ -219,11 +218,11 @@ def read_locks(files: Files, found: ScanResult) -> None:
     """Add the versions of the first lock file that is there as constraints, whatever requires the packages."""
     name = next((name for name in LOCKS if name in files.paths), UV)
     lock = files.toml(name, found)
-    python = lock.get("requires-python") or table(lock, "metadata").get("python-versions")
+    python = lock.get("requires-python") or mapping(lock, "metadata").get("python-versions")
     if isinstance(python, str):
         with contextlib.suppress(NotSimple):  # only Poetry offers alternatives
             found.accept_python(specifier(python))
-    packages = map(table, values_at(lock, "packages.*" if name == PYLOCK else "package.*"))
+    packages = map(mapping, values_at(lock, "packages.*" if name == PYLOCK else "package.*"))
     by_name: dict[str, dict[str, dict[str, Any]]] = {}  # then by version
     for package in packages:
         if _from_index(package, name):
@@ -244,7 +243,7 @@ def _from_index(package: dict[str, Any], lock: str) -> bool:
     version = package.get("version")
     if not isinstance(package.get("name"), str) or not isinstance(version, str) or "+" in version:
         return False  # only one special index has local versions (with +)
-    source = table(package.get("source"))
+    source = mapping(package.get("source"))
     if lock == UV:
         return "registry" in source
     return source.get("type") in (None, "legacy") and not ELSEWHERE & package.keys()

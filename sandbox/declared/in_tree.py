@@ -15,15 +15,8 @@ from packaging.utils import canonicalize_name
 from m3agent.sandbox.declared.pyproject import read_pyproject
 from m3agent.sandbox.declared.requirements import logical_lines, named_folder, requirements_files
 from m3agent.sandbox.declared.setup_files import CFG, PY, TOX, read_setup_cfg, read_setup_py
-from m3agent.sandbox.declared.types import (
-    PYPROJECT,
-    Files,
-    InTree,
-    ScanResult,
-    table,
-    texts_at,
-    values_at,
-)
+from m3agent.sandbox.declared.types import PYPROJECT, Files, InTree, ScanResult, texts_at, values_at
+from m3agent.util.json_value import mapping
 from m3agent.util.member_patterns import is_member
 
 PIXI = "pixi.toml"
@@ -137,10 +130,10 @@ class _Reader:
 def _sources(whole: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the names of dependencies with their sources; the first of several counts."""
     for entries in values_at(whole, *SOURCES):
-        for name, wish in table(entries).items():
+        for name, wish in mapping(entries).items():
             listed = wish if isinstance(wish, list) else [wish]
-            if not any("index" in table(one) or isinstance(one, str) for one in listed):
-                yield from ((name, table(one)) for one in listed)
+            if not any("index" in mapping(one) or isinstance(one, str) for one in listed):
+                yield from ((name, mapping(one)) for one in listed)
 
 
 def _lines(below: Files, whole: dict[str, Any], folder: str) -> Iterator[tuple[str, str]]:

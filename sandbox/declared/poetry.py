@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from m3agent.sandbox.declared.types import PYPROJECT, ScanResult, strings, table
+from m3agent.sandbox.declared.types import PYPROJECT, ScanResult
+from m3agent.util.json_value import mapping, strings
 
 CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)([^\s,]*)")
 TILDE = re.compile(r"~(?!=)\s*(\d+(?:\.\d+)*)([^\s,]*)")
@@ -54,10 +55,10 @@ def _above(version: str, at: int) -> str:
 
 def read_poetry(poetry: dict[str, Any], found: ScanResult) -> None:
     """Add the requirements of `[tool.poetry]`: dependencies, and test and development groups and extras."""
-    dependencies = table(poetry, "dependencies")
+    dependencies = mapping(poetry, "dependencies")
     extras = {
         name
-        for extra, names in table(poetry, "extras").items()
+        for extra, names in mapping(poetry, "extras").items()
         if found.wants(extra)
         for name in strings(names)
     }
@@ -67,9 +68,11 @@ def read_poetry(poetry: dict[str, Any], found: ScanResult) -> None:
             found.accept_python(specifier(python))
         except NotSimple:
             found.notice(PYPROJECT, f"Python '{python}' offers alternatives: any version is used")
-    tables = [dependencies, table(poetry, "dev-dependencies")]
+    tables = [dependencies, mapping(poetry, "dev-dependencies")]
     tables += [
-        table(group, "dependencies") for name, group in table(poetry, "group").items() if found.wants(name)
+        mapping(group, "dependencies")
+        for name, group in mapping(poetry, "group").items()
+        if found.wants(name)
     ]
     for dependency_table in tables:
         for name, wish in dependency_table.items():

@@ -9,7 +9,8 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.poetry import read_poetry
 from m3agent.sandbox.declared.requirements import read_named_file
-from m3agent.sandbox.declared.types import PYPROJECT, Files, ScanResult, strings, table, texts_at
+from m3agent.sandbox.declared.types import PYPROJECT, Files, ScanResult, texts_at
+from m3agent.util.json_value import mapping, strings
 
 HATCH_ENVIRONMENTS = {"default", "hatch-test"}
 UNKNOWN_VERSION = "0+unknown"
@@ -18,27 +19,27 @@ UNKNOWN_VERSION = "0+unknown"
 def read_pyproject(files: Files, found: ScanResult) -> None:
     """Add the requirements of pyproject.toml."""
     whole = files.toml(PYPROJECT, found)
-    project, tool = table(whole, "project"), table(whole, "tool")
-    _name_project(project, table(tool, "poetry"), found)
+    project, tool = mapping(whole, "project"), mapping(whole, "tool")
+    _name_project(project, mapping(tool, "poetry"), found)
     if isinstance(project.get("requires-python"), str):
         found.accept_python(project["requires-python"])
     for line in texts_at(whole, "project.dependencies", "tool.uv.dev-dependencies"):
         found.require(line, PYPROJECT)
-    _extras(table(project, "optional-dependencies"), found)
-    _dynamic(files, project, table(tool, "setuptools", "dynamic"), found)
-    groups = table(whole, "dependency-groups")
+    _extras(mapping(project, "optional-dependencies"), found)
+    _dynamic(files, project, mapping(tool, "setuptools", "dynamic"), found)
+    groups = mapping(whole, "dependency-groups")
     for name in groups:
         if found.wants(name):
             _group(groups, name, found, set())
-    for name, lines in table(tool, "pdm", "dev-dependencies").items():
+    for name, lines in mapping(tool, "pdm", "dev-dependencies").items():
         for line in strings(lines) if found.wants(name) else []:
             if not line.startswith("-e "):
                 found.require(line, PYPROJECT)
-    for name, environment in table(tool, "hatch", "envs").items():
+    for name, environment in mapping(tool, "hatch", "envs").items():
         if found.wants(name) or name in HATCH_ENVIRONMENTS:
             for line in texts_at(environment, "dependencies", "extra-dependencies"):
                 found.require(line, PYPROJECT)
-    read_poetry(table(tool, "poetry"), found)
+    read_poetry(mapping(tool, "poetry"), found)
 
 
 def _name_project(project: dict[str, Any], poetry: dict[str, Any], found: ScanResult) -> None:
@@ -47,13 +48,13 @@ def _name_project(project: dict[str, Any], poetry: dict[str, Any], found: ScanRe
     if not isinstance(name, str):
         return
     entry_points = {
-        "console_scripts": {**table(poetry, "scripts"), **table(project, "scripts")},
-        "gui_scripts": table(project, "gui-scripts"),
-        **table(poetry, "plugins"),
-        **table(project, "entry-points"),
+        "console_scripts": {**mapping(poetry, "scripts"), **mapping(project, "scripts")},
+        "gui_scripts": mapping(project, "gui-scripts"),
+        **mapping(poetry, "plugins"),
+        **mapping(project, "entry-points"),
     }
     plain = {
-        str(group): {str(key): value for key, value in table(points).items() if isinstance(value, str)}
+        str(group): {str(key): value for key, value in mapping(points).items() if isinstance(value, str)}
         for group, points in entry_points.items()
     }
     found.name_project(name, version if isinstance(version, str) else UNKNOWN_VERSION, plain)
@@ -89,7 +90,7 @@ def _group(groups: dict[str, Any], name: str, found: ScanResult, seen: set[str])
     for item in items if isinstance(items, list) else []:
         if isinstance(item, str):
             found.require(item, PYPROJECT)
-        elif isinstance(include := table(item).get("include-group"), str):
+        elif isinstance(include := mapping(item).get("include-group"), str):
             normal = canonicalize_name(include)
             matching = [other for other in groups if canonicalize_name(other) == normal]
             if not matching:
@@ -103,9 +104,9 @@ def _group(groups: dict[str, Any], name: str, found: ScanResult, seen: set[str])
 def _dynamic(files: Files, project: dict[str, Any], dynamic: dict[str, Any], found: ScanResult) -> None:
     """Add the dependencies that setuptools takes from requirements files."""
     listed = strings(project.get("dynamic"))
-    tables = [table(dynamic, "dependencies")] if "dependencies" in listed else []
+    tables = [mapping(dynamic, "dependencies")] if "dependencies" in listed else []
     if "optional-dependencies" in listed:
-        tables += [t for n, t in table(dynamic, "optional-dependencies").items() if found.wants(n)]
+        tables += [t for n, t in mapping(dynamic, "optional-dependencies").items() if found.wants(n)]
     for one in tables:
         for path in texts_at(one, "file"):
             read_named_file(files, path, PYPROJECT, found)

@@ -12,7 +12,8 @@ from typing import Any
 
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.requirements import asks_folder, read_named_file
-from m3agent.sandbox.declared.types import Files, ScanResult, strings, table, texts_at
+from m3agent.sandbox.declared.types import Files, ScanResult, texts_at
+from m3agent.util.json_value import mapping, strings
 from m3agent.util.python_ast import parse
 
 CFG, PY, TOX = "setup.cfg", "setup.py", "tox.ini"
@@ -61,7 +62,7 @@ def read_setup_py(files: Files, found: ScanResult) -> None:
             found.notice(PY, f"{key} is computed, and m3agent does not run setup.py: left out")
         lists = [value]
         if key == "extras_require":
-            lists = [v for n, v in table(value).items() if found.wants(n.split(":")[0])]
+            lists = [v for n, v in mapping(value).items() if found.wants(n.split(":")[0])]
         for one in lists:
             text = one if isinstance(one, str) else "\n".join(strings(one))
             for line in filter(None, map(str.strip, text.splitlines())):
@@ -73,7 +74,7 @@ def _name_project(values: dict[str, Any], found: ScanResult) -> None:
     if name:
         groups = {
             group: _scripts(lines if isinstance(lines, list) else str(lines).splitlines())
-            for group, lines in table(values.get("entry_points")).items()
+            for group, lines in mapping(values.get("entry_points")).items()
         }
         found.name_project(name, version or UNKNOWN_VERSION, groups)
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from m3agent.sandbox.declared.commands import read_commands
 from m3agent.sandbox.declared.setup_files import CFG, TOX, setup_arguments
-from m3agent.sandbox.declared.types import PYPROJECT, Files, ScanResult, name_of, strings, table, texts_at
+from m3agent.sandbox.declared.types import PYPROJECT, Files, ScanResult, name_of, texts_at
+from m3agent.util.json_value import mapping, strings
 
 USUAL = ("test_*.py", "*_test.py")
 """Files in which pytest looks for tests."""
@@ -160,10 +161,10 @@ def _doctest_option(path: str) -> str:
 def _settings(files: Files) -> dict[str, str]:
     """Return pytest's settings in the repository, lists as lines; empty without any."""
     tables: list[dict[str, Any]] = []
-    pytest = table(files.toml(PYPROJECT), "tool", "pytest")
-    tables += [table(pytest, "ini_options"), {k: v for k, v in pytest.items() if k != "ini_options"}]
+    pytest = mapping(files.toml(PYPROJECT), "tool", "pytest")
+    tables += [mapping(pytest, "ini_options"), {k: v for k, v in pytest.items() if k != "ini_options"}]
     for path in ("pytest.toml", ".pytest.toml"):
-        tables.append(table(files.toml(path), "pytest"))
+        tables.append(mapping(files.toml(path), "pytest"))
     for path, section in INI:
         config = files.ini(path)
         tables.append(dict(config.items(section)) if config.has_section(section) else {})

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from m3agent.sandbox.declared.types import Files, table
+from m3agent.sandbox.declared.types import Files
+from m3agent.util.json_value import mapping
 
 TABLE: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("toolchains.toml").read_text("utf-8"))
 """What m3agent knows about toolchains."""
@@ -79,7 +80,7 @@ def _asdf(text: str, tables: Mapping[str, Any]) -> Versions:
 
 
 def _mise(text: str, tables: Mapping[str, Any]) -> Versions:
-    for name, value in table(tables, "tools").items():
+    for name, value in mapping(tables, "tools").items():
         first: Any = value[0] if isinstance(value, list) and value else value
         version = first.get("version") if isinstance(first, dict) else first
         if name in NAMES and isinstance(version, str):
@@ -87,7 +88,7 @@ def _mise(text: str, tables: Mapping[str, Any]) -> Versions:
 
 
 def _rust(text: str, tables: Mapping[str, Any]) -> Versions:
-    channel = table(tables, "toolchain").get("channel", text.strip())
+    channel = mapping(tables, "toolchain").get("channel", text.strip())
     if isinstance(channel, str) and CHANNEL.fullmatch(channel):
         yield "Rust", channel
 

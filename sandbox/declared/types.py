@@ -17,6 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.toml_text import parse_toml
+from m3agent.util.json_value import strings
 from m3agent.util.python_ast import parse
 
 PYPROJECT = "pyproject.toml"
@@ -244,15 +245,3 @@ def _inside(value: object, key: str) -> list[object]:
     if key == "*" and isinstance(value, (dict, list)):
         return list(value.values() if isinstance(value, dict) else value)
     return [value[key]] if isinstance(value, dict) and key in value else []
-
-
-def table(value: object, *keys: str) -> dict[str, Any]:
-    """Return the table below `keys`; empty if there is none."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value if isinstance(value, dict) else {}
-
-
-def strings(value: object) -> list[str]:
-    """Return the strings of a list; empty if the value is not a list."""
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -22,12 +22,12 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
-from m3agent.sandbox.declared.types import strings, table
 from m3agent.sandbox.images.installers import default_index_hosts
 from m3agent.sandbox.network.allow_list import DEFAULT_PORTS, EVERY_HOST, AllowedHost, split_authority
 from m3agent.sandbox.network.network import VARIABLES
 from m3agent.sandbox.network.proxy import PORT
 from m3agent.sandbox.network.upstream import PROXY_VARIABLES
+from m3agent.util.json_value import mapping, strings
 
 CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 TOLD_CERTIFICATES = (
@@ -237,8 +237,8 @@ def _pip_file(path: Path) -> dict[str, str]:
 
 def _uv_file(path: Path) -> dict[str, str]:
     whole = _toml(path)  # uv itself will report an error
-    whole |= table(whole, "pip")
-    indexes = [index for index in whole.get("index", []) if isinstance(table(index).get("url"), str)]
+    whole |= mapping(whole, "pip")
+    indexes = [index for index in whole.get("index", []) if isinstance(mapping(index).get("url"), str)]
     defaults = [index["url"] for index in indexes if index.get("default")] + [whole.get("index-url")]
     extras = [index["url"] for index in indexes if not index.get("default")]
     return {
@@ -317,8 +317,8 @@ def _go(found: Registries, env: Mapping[str, str], home: Path, take: Take) -> No
 def _cargo(found: Registries, env: Mapping[str, str], home: Path, take: Take) -> None:
     folder = Path(env.get("CARGO_HOME") or home / ".cargo")
     lines: list[str] = []
-    for name, source in table(_toml(folder / "config.toml"), "source").items():
-        address, replaced = table(source).get("registry"), table(source).get("replace-with")
+    for name, source in mapping(_toml(folder / "config.toml"), "source").items():
+        address, replaced = mapping(source).get("registry"), mapping(source).get("replace-with")
         lines.append(f"[source.{json.dumps(name)}]\n")
         if isinstance(replaced, str):
             lines.append(f"replace-with = {json.dumps(replaced)}\n")

@@ -13,7 +13,6 @@ neither. All paths are relative to the repository's root, unless a field says ot
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from abc import ABC, abstractmethod
@@ -25,7 +24,7 @@ from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.sandbox.declared.preparation import Preparation as Preparation  # noqa: PLC0414 - runners import it from here
 from m3agent.sandbox.declared.toml_text import parse_toml
 from m3agent.tools.runners.path_rules import RULES
-from m3agent.util.json_value import mapping
+from m3agent.util.json_value import json_object
 
 MOST_TEXT = 4 << 20
 """Most bytes of a file that detection reads."""
@@ -81,10 +80,7 @@ class Tree:
 
     def json(self, path: str) -> dict[str, Any]:
         """Return the object in a JSON file; empty if it is missing or invalid."""
-        try:
-            return mapping(json.loads(self.text(path) or "{}"))
-        except (ValueError, RecursionError):
-            return {}
+        return json_object(self.text(path) or "{}")
 
     def toml(self, path: str) -> dict[str, Any]:
         """Return the tables of a TOML file; empty if it is missing or invalid."""

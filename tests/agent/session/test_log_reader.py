@@ -11,19 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.agent.session import events
-from m3agent.agent.session.log_reader import (
-    LOG,
-    items,
-    mapping,
-    number,
-    read_ends,
-    read_log,
-    strings,
-    text,
-    whole,
-)
+from m3agent.agent.session.log_reader import LOG, number, read_ends, read_log, text, whole
 from m3agent.agent.session.session import Session
 from m3agent.util.errors import UsageError
+from m3agent.util.json_value import items, mapping, strings
 
 ODD = "line\nend \u2028 \x00 \x1b[31m \ud83d ü \U0001f600"
 
