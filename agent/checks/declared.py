@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from m3agent.sandbox.declared.types import CONTINUED, Files, texts_at
 from m3agent.util.json_value import json_object
@@ -58,21 +58,21 @@ SPECIAL = re.compile(r"[$`<>|{}\"'\\#*()]")
 """Characters that mean something to a shell or to the file's own language."""
 
 
-def checks_of(setting: str | None, files: Files) -> tuple[str, ...]:
-    """Return the commands that a value of the setting `checks` stands for. `files` are those of the unpatched tree."""
-    named = [command.strip() for command in (setting or "").split(";")]
-    commands = (each for one in named if one for each in (declared_checks(files) if one == FOUND else [one]))
+def checks_of(setting: str | None, files: Callable[[], Files]) -> tuple[str, ...]:
+    """Return the commands that a value of the setting `checks` stands for.
+
+    Args:
+        files: Returns the files of the unpatched tree. It is called only if they matter.
+    """
+    named = filter(None, (command.strip() for command in (setting or "").split(";")))
+    commands = (each for one in named for each in (declared_checks(files()) if one == FOUND else [one]))
     return tuple(dict.fromkeys(commands))
 
 
-def advice(setting: str | None, files: Files) -> str:
+def advice(setting: str | None, files: Callable[[], Files]) -> str:
     """Return how to run the checks that a repository declares; empty if there are none, or if somebody chose."""
-    declared = declared_checks(files) if setting is None else []
-    return (
-        f"the repository declares checks, which --checks {FOUND} runs: {'; '.join(declared)}"
-        if declared
-        else ""
-    )
+    declared = "; ".join(declared_checks(files())) if setting is None else ""
+    return declared and f"the repository declares checks, which --checks {FOUND} runs: {declared}"
 
 
 def declared_checks(files: Files) -> list[str]:

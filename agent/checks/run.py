@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from m3agent.agent.checks.problems import Problem, cleaned, marked, new_problems, problems_in
 from m3agent.sandbox.backends.sandbox import ExecResult
@@ -73,6 +74,12 @@ class _Trees:
     old: str
     new: str
 
+    @cached_property
+    def _ids(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The ids of the files of both trees, by path."""
+        old, new = (self.store.list_tree(tree) for tree in (self.old, self.new))
+        return {each.path: each.sha for each in old}, {each.path: each.sha for each in new}
+
     def result(self, command: str, before: ExecResult | None, after: ExecResult) -> CheckResult:
         """Compare the ends of a check on both trees."""
         if not after.exit:
@@ -82,7 +89,7 @@ class _Trees:
         if before.exit in MISSING or after.timed_out or before.timed_out:
             why = "it took too long" if after.timed_out or before.timed_out else last
             return CheckResult(command, silent=why)
-        olds, news = ({each.path: each.sha for each in self.store.list_tree(t)} for t in (self.old, self.new))
+        olds, news = self._ids
         problems = list(problems_in(_text(after), news))
         for path in {each.path for each in problems if olds.get(each.path) != news[each.path]}:
             blob = self.store.get_blob(olds[path]) if path in olds else None

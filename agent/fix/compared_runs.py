@@ -46,7 +46,7 @@ def fresh_runs(
         suites_of(store, base),
         base=base,
         bytecode=shared,
-        checks=checks_of(settings.checks, files_of(workspace)),
+        checks=checks_of(settings.checks, lambda: files_of(workspace)),
     )
 
 

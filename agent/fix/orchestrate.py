@@ -262,7 +262,7 @@ async def _prepare(
     run_context, (ready, told, environment), _ = await all_of(
         prepare(request, server, state, log, say), start_sandbox(), offer_tools()
     )
-    checks = await asyncio.to_thread(checks_of, settings.checks, files_of(workspace))
+    checks = await asyncio.to_thread(checks_of, settings.checks, lambda: files_of(workspace))
     run_context = dataclasses.replace(
         run_context, dirty=dirty, not_importable=told, suites=named, submodules=about, checks=checks
     )

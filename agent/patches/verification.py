@@ -86,7 +86,7 @@ async def verify_patch(
             say(await asyncio.to_thread(without_suites, change.workspace))
         if change.patch.empty or not expected(change):
             return change
-        if more := await asyncio.to_thread(advice, settings.checks, files_of(change.workspace)):
+        if more := await asyncio.to_thread(advice, settings.checks, lambda: files_of(change.workspace)):
             say(printable_line(more, MOST_LINE))
         evidence, environment = await verify_change(change, request, state, folder, say)
         for line in why_red(evidence):

@@ -18,7 +18,14 @@ from typing import Any
 from m3agent.agent.checks.run import run_checks
 from m3agent.agent.verify.comparisons import may_change_comparisons
 from m3agent.agent.verify.evidence import NOT_RUN, Evidence
-from m3agent.agent.verify.inverted_runs import SECONDS, CopiesSeen, copies_of, joined_copies, run_copies
+from m3agent.agent.verify.inverted_runs import (
+    SECONDS,
+    Copies,
+    CopiesSeen,
+    copies_of,
+    joined_copies,
+    run_copies,
+)
 from m3agent.agent.verify.pair import (
     FREE_SECONDS,
     NO_REPEATS,
@@ -121,7 +128,7 @@ async def gather(work: Work) -> Evidence:
         return of_suites(whole, {suite.name for suite in chosen}) if left_out else whole
 
     work = replace(work, runs=runs, baseline=None if baseline is None else of_chosen)
-    copies = _CopyRuns(runs, may_change_comparisons(work.files.contents()))
+    copies = _CopyRuns(runs, work.files)
     try:
         evidence = await _with_runs(work, copies)
         if not work.files.tests.learn(evidence.before.ids).isdisjoint(patch.paths):
@@ -414,11 +421,18 @@ def _hidden(evidence: Evidence, files: PatchedFiles) -> tuple[Finding, ...]:
 class _CopyRuns:
     """Runs inverted copies of fixed tests, the same ones only once."""
 
-    def __init__(self, runs: TreeRuns, plain: bool) -> None:
+    def __init__(self, runs: TreeRuns, files: PatchedFiles) -> None:
         self._runs = runs
-        self._plain = plain
+        self._files = files
         self._begun: dict[Hashable, asyncio.Task[CopiesSeen]] = {}
         self._number = itertools.count(1)
+
+    def _copies(self, tree: str, idents: Collection[str]) -> Copies | None:
+        return copies_of(self._runs.store, tree, idents, plain=self._may_change_comparisons)
+
+    @cached_property
+    def _may_change_comparisons(self) -> bool:
+        return may_change_comparisons(self._files.contents())
 
     def begin(self, tree: str, fixed: Collection[str], added: Collection[str]) -> asyncio.Task[CopiesSeen]:
         """Run copies of tests that are fixed, or seem to be while others still run."""
@@ -440,7 +454,7 @@ class _CopyRuns:
             return await self._runs.run_variants(tree, name, variants, idents, SECONDS)
 
         async def run_group(group: Collection[str]) -> CopiesSeen:
-            copies = await asyncio.to_thread(copies_of, self._runs.store, tree, group, plain=self._plain)
+            copies = await asyncio.to_thread(self._copies, tree, group)
             return CopiesSeen() if copies is None else await run_copies(copies, run)
 
         added = {ident for ident in fixed if file_of(ident) in own}

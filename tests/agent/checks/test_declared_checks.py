@@ -35,12 +35,12 @@ def test_checks_in_the_files_of_a_repository(path: str, text: str, commands: lis
 
 def test_the_setting_names_checks_or_stands_for_those_found() -> None:
     tree = files(Makefile="lint:\n\tmypy src\n")
-    assert checks_of(None, tree) == checks_of(" ; ", tree) == ()
-    assert checks_of("ruff check . ; make lint;", tree) == ("ruff check .", "make lint")
-    assert checks_of("found; mypy src; tsc", tree) == ("mypy src", "tsc")
+    assert checks_of(None, lambda: tree) == checks_of(" ; ", lambda: tree) == ()
+    assert checks_of("ruff check . ; make lint;", lambda: tree) == ("ruff check .", "make lint")
+    assert checks_of("found; mypy src; tsc", lambda: tree) == ("mypy src", "tsc")
 
 
 def test_only_who_did_not_choose_hears_of_checks() -> None:
     tree = files(Makefile="lint:\n\tmypy src\n")
-    assert "mypy src" in advice(None, tree)
-    assert advice("", tree) == advice("found", tree) == advice(None, files()) == ""
+    assert "mypy src" in advice(None, lambda: tree)
+    assert advice("", lambda: tree) == advice("found", lambda: tree) == advice(None, files) == ""
