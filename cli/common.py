@@ -147,7 +147,10 @@ def screen_for(
     by_id: bool = False,
     by_keyboard: bool = True,
 ) -> Screen:
-    """Return the screen for a fix, on which the person can type if `by_keyboard` is true. Raises UsageError if it shall be both quiet and verbose."""
+    """Return the screen for a fix, on which the person can type if `by_keyboard` is true.
+
+    Raises UsageError if it shall be both quiet and verbose.
+    """
     from m3agent.agent.loop.inbox import Inbox
     from m3agent.agent.ui.event_printer import Detail, Screen
     from m3agent.util.errors import UsageError
@@ -222,9 +225,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
         def interrupt() -> None:
             threads.abandoned = True
-            loop.set_exception_handler(
-                lambda *_: None
-            )  # asyncio would print what its callbacks meet from now on
+            # asyncio would print what its callbacks meet from now on
+            loop.set_exception_handler(lambda *_: None)
             task.cancel()
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

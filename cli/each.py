@@ -61,7 +61,7 @@ def fix_each(file: Path, begin: Begin, *, json_result: bool, kept: Kept) -> NoRe
     specs = _issues(file)
     path = kept(specs)
     with contextlib.closing(_results(path)) as results:
-        ended = {json.loads(line)[0]: json.loads(line)[1] for _, line in json_lines(path.read_bytes())}
+        ended = dict(json.loads(line) for _, line in json_lines(path.read_bytes()))
         if ended:
             say(f"{len(ended)} of {counted(len(specs), 'issue')} ended before and will not be fixed again")
         rows = list[tuple[str, ...]]()

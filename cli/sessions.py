@@ -29,7 +29,7 @@ from m3agent.util.as_typed import as_typed
 from m3agent.util.counted import counted
 from m3agent.util.errors import UsageError
 from m3agent.util.sanitize import columns_of, printable_line
-from m3agent.util.table import fitting, wrapped
+from m3agent.util.table import fitting, without, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +93,7 @@ def _print_list(shown: Sequence[Summary], earlier: int, dropped: Sequence[str]) 
     now = datetime.now(UTC)
     rows: Sequence[Sequence[str]] = [COLUMNS, *(_row(summary, now) for summary in shown)]
     if not any(summary.price for summary in shown):
-        rows, dropped = _without("PRICE", rows), [head for head in dropped if head != "PRICE"]
+        rows, dropped = without(rows, "PRICE"), [head for head in dropped if head != "PRICE"]
     width = columns_of(sys.stdout)
     table, left_out = fitting(rows, width, dropped)
     if not table.partition("\n")[0].endswith(COLUMNS[-1]):
@@ -107,11 +107,6 @@ def _print_list(shown: Sequence[Summary], earlier: int, dropped: Sequence[str]) 
     for summary in shown:
         if summary.problem:
             say(summary.problem)
-
-
-def _without(head: str, rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    at = rows[0].index(head)
-    return [(*row[:at], *row[at + 1 :]) for row in rows]
 
 
 def _coloured(

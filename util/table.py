@@ -64,12 +64,18 @@ def fitting_wrapped(rows: Rows, width: int, dropped: Sequence[str]) -> tuple[str
     return columns(lines), left_out
 
 
+def without(rows: Rows, head: str) -> list[Sequence[str]]:
+    """Return rows without a column, which its head names."""
+    at = rows[0].index(head)
+    return [(*row[:at], *row[at + 1 :]) for row in rows]
+
+
 def _dropped(rows: Rows, dropped: Sequence[str], fits: Callable[[Rows], bool]) -> tuple[Rows, list[str]]:
     """Leave out columns, in the order of `dropped`, until the rows fit; return these, and the heads left out."""
-    shown, order = list(range(len(rows[0]))), [rows[0].index(head) for head in dropped]
-    while not fits(kept := [[row[at] for at in shown] for row in rows]) and order:
-        shown.remove(order.pop(0))
-    return kept, [head for at, head in enumerate(rows[0]) if at not in shown]
+    kept, order = rows, list(dropped)
+    while not fits(kept) and order:
+        kept = without(kept, order.pop(0))
+    return kept, [head for head in rows[0] if head not in kept[0]]
 
 
 def wrapped(text: str, room: int) -> list[str]:

@@ -70,7 +70,7 @@ class AcpPrompt:
 
     @property
     def command(self) -> str:
-        """The command that the prompt begins with, without its slash; empty if there is none."""
+        """The name of the command with which the prompt begins. Empty for a prompt without a command."""
         match = _COMMAND.match(self.typed)
         return "" if match is None else match[1]
 

@@ -48,9 +48,9 @@ class Option:
 def options_of(settings: Settings) -> list[Option]:
     """Return what can be chosen, given the settings in force."""
     own = {USUAL: "As in the settings"}
-    models = dict.fromkeys([settings.model] if settings.model else [])
+    models = [settings.model] if settings.model else []
     if settings.endpoint and unasked(settings.endpoint, "").flavour == "minimax":
-        models |= dict.fromkeys(model_names())
+        models += model_names()
     efforts = {value: value.capitalize() for value in SETTINGS["effort"].choices}
     thinking = {value: value.capitalize() for value in ("enabled", "adaptive", "disabled")}
     return [

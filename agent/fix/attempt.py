@@ -50,6 +50,8 @@ from m3agent.tools.test_report import TestReport
 from m3agent.util.errors import UsageError
 
 REFINE = "What shall the model refine? Enter ends the fix"
+KnownBefore = Callable[[], Awaitable[TestReport | None]]
+"""Returns what is known of the tests without the patch."""
 NOTED_SECONDS = 2.0
 """Seconds of waiting for the base tree's tests after which people are told."""
 
@@ -307,17 +309,15 @@ class Attempt:
             return
         assert self.workspace is not None
         workspace, patch = self.workspace, self.patch
-        known_before: Callable[[], Awaitable[TestReport | None]] | None = baseline.partial
-        if (
-            self.loop is not None and self.loop.start
-        ):  # the accepted test is a test of the tree without the patch
+        known_before: KnownBefore | None = baseline.partial
+        # an accepted test is a test of the tree without the patch
+        if self.loop is not None and self.loop.start:
             workspace, known_before = Workspace(self.workspace.store, self.loop.start), None
             patch = workspace.patch(self.patch.tree)
             if patch.empty:
                 return
         key = " ".join([self.patch.tree, *sorted(self.pinned)])
         if key not in known:
-            settings = self.request.settings
 
             def note() -> None:
                 if not baseline.done:
@@ -325,16 +325,7 @@ class Attempt:
 
             noted = asyncio.get_running_loop().call_later(NOTED_SECONDS, note)
             try:
-                known[key] = await verify(
-                    workspace,
-                    patch,
-                    runs,
-                    settings.reruns,
-                    known_before,
-                    60 * settings.verify_minutes,
-                    self.request.issue.text,
-                    self.pinned,
-                )
+                known[key] = await self._judged(workspace, patch, runs, known_before)
             finally:
                 noted.cancel()
         evidence = known[key]
@@ -356,19 +347,21 @@ class Attempt:
         is_wanted = self.request.certificate is not None and self.evidence is not None and self.accepted
         if not is_wanted or self.patch is None or self.workspace is None:
             return
-        settings, issue = self.request.settings, self.request.issue.text
-        seconds = 60 * settings.verify_minutes
-        self.certified = await verify(
-            *(
-                self.workspace,
-                self.patch,
-                runs,
-                settings.reruns,
-                baseline.partial,
-                seconds,
-                issue,
-                self.pinned,
-            )
+        self.certified = await self._judged(self.workspace, self.patch, runs, baseline.partial)
+
+    async def _judged(
+        self, workspace: Workspace, patch: Patch, runs: TreeRuns, known_before: KnownBefore | None
+    ) -> Verification:
+        settings = self.request.settings
+        return await verify(
+            workspace,
+            patch,
+            runs,
+            settings.reruns,
+            known_before,
+            60 * settings.verify_minutes,
+            self.request.issue.text,
+            self.pinned,
         )
 
     @property

@@ -43,9 +43,8 @@ class Proposal:
         self._loop = loop
         self._ask = ask
         self._runs = runs
-        self._given: str | None = (
-            None  # the answer that the person gave with the command that resumes the session
-        )
+        self._given: str | None = None
+        """The answer that the person gave with the command that resumes the session."""
         self._has_person = request.inbox.ask is not None
         self._returned = 0
         self.waiting: Outcome | None = None

@@ -313,9 +313,8 @@ class Verify(Event, name="verify"):
     review: list[dict[str, Any]] = field(default_factory=list)
     repeats: int = 0
     repeat_seconds: float = 0.0
-    checks: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # each a `m3agent.agent.checks.run.CheckResult`
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    """Each is a `m3agent.agent.checks.run.CheckResult`."""
 
 
 class Feedback(Event, name="feedback"):

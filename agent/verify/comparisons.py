@@ -18,7 +18,7 @@ COMPARISONS = {"__eq__": True, "__ne__": False, "__instancecheck__": True, "__su
 MAKERS = frozenset({"type", "new_class", "make_dataclass", "ABCMeta", "EnumMeta", "EnumType", "ANY"})
 """Names of what makes classes, or values that compare in their own way."""
 CHANGERS = frozenset(
-    {
+    [
         "setattr",
         "delattr",
         "update_wrapper",
@@ -30,7 +30,7 @@ CHANGERS = frozenset(
         "cmp",
         "compare",
         "register",
-    }
+    ]
 )
 """Names of what changes classes, and options of decorators that make comparison methods."""
 HARMLESS = frozenset({"__init__", "__name__", "__doc__"})

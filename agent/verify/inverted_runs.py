@@ -37,8 +37,10 @@ NOT_PASSED = "does not pass if its values are hidden"
 NOT_RUN = "is reported as passed in a run without it"
 
 Kind = Literal["unchanged", "hidden", "plain", "inverted", "expected"]
-"""Whether the assertions are as they were, have hidden or plain values (`plain_tests`), or another value. With another value one must fail, or all are
-expected to fail, and the test must pass."""
+"""Whether the assertions are as they were, have hidden or plain values (`plain_tests`), or another value.
+
+With another value one must fail, or all are expected to fail, and the test must pass.
+"""
 Run = Callable[[Sequence[Variant], Collection[str]], Awaitable[Sequence[Reading]]]
 """Runs tests with each variant of their files."""
 

@@ -20,36 +20,37 @@ from m3agent.agent.verify.python_file import Function
 PLAIN, BASIC, HOLDS = "plain", "basic", "holds"
 """Helpers for values: of equality, of everything else, and of what is on the right of `in`."""
 EQUALITIES = frozenset(
-    f"assert{name}"
-    for name in (
-        "Equal",
-        "Equals",
-        "NotEqual",
-        "CountEqual",
-        "DictEqual",
-        "ListEqual",
-        "SetEqual",
-        "TupleEqual",
-    )
-) | {"assertSequenceEqual"}
+    [
+        "assertEqual",
+        "assertEquals",
+        "assertNotEqual",
+        "assertCountEqual",
+        "assertDictEqual",
+        "assertListEqual",
+        "assertSetEqual",
+        "assertTupleEqual",
+        "assertSequenceEqual",
+    ]
+)
 """unittest's assertions that compare values with one another."""
 OTHER_ASSERTIONS = frozenset(
-    f"assert{name}"
-    for name in (
-        "True",
-        "False",
-        "In",
-        "NotIn",
-        "Less",
-        "LessEqual",
-        "Greater",
-        "GreaterEqual",
-        "AlmostEqual",
-    )
-) | {"assertMultiLineEqual", "assertRegex"}
+    [
+        "assertTrue",
+        "assertFalse",
+        "assertIn",
+        "assertNotIn",
+        "assertLess",
+        "assertLessEqual",
+        "assertGreater",
+        "assertGreaterEqual",
+        "assertAlmostEqual",
+        "assertMultiLineEqual",
+        "assertRegex",
+    ]
+)
 """unittest's assertions that need another comparison, or a value's truth."""
 OF_OBJECTS = frozenset(
-    {"type", "hash", "repr", "id", "hasattr", "getattr", "issubclass", "callable", "vars", "dir"}
+    ["type", "hash", "repr", "id", "hasattr", "getattr", "issubclass", "callable", "vars", "dir"]
 )
 """Functions of Python that ask about an object and not about its value."""
 Wrapped = tuple[ast.expr, str, str]
@@ -89,41 +90,44 @@ def _wrapped(node: ast.AST, token: str, helper: str) -> Iterator[Wrapped]:
     match node:
         case ast.JoinedStr() | ast.Lambda() | ast.Compare(ops=[ast.Is() | ast.IsNot(), *_]):
             return  # the places in an f-string are not exact, and identity is no comparison
-        case ast.comprehension(iter=values, ifs=conditions):  # its target is no value
-            for each in (values, *conditions):
-                yield from _wrapped(each, token, BASIC)
-            return
-        case ast.NamedExpr(value=value):
-            yield from _wrapped(value, token, helper)
-            return
-        case ast.Compare(left=left, ops=ops, comparators=others):
-            for each, of in zip((left, *others), (ops[0], *ops), strict=True):
-                is_equality = isinstance(of, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
-                holds = each is not left and isinstance(of, ast.In | ast.NotIn)
-                yield from _wrapped(each, token, (HOLDS if holds else PLAIN) if is_equality else BASIC)
-            return
         case ast.Call(func=ast.Name(id="isinstance") as function):
             yield function, "", f"{token}_isinstance"
             return
-        case ast.Call(func=ast.Name(id=name)) if name in OF_OBJECTS:
-            pass
-        case ast.Call(func=ast.Name(id=name), args=args) if hasattr(builtins, name):
-            for each in args:  # code under test gets its arguments as they are
-                yield from _wrapped(each, token, BASIC)
-        case ast.Call():
-            pass
+    for part, of_part in _parts(node, helper):
+        yield from _wrapped(part, token, of_part)
+    if isinstance(node, ast.BinOp) and helper == BASIC:
+        return
+    if isinstance(node, ast.Call | ast.Attribute | ast.Subscript | ast.Name | ast.BinOp):
+        yield node, f"{token}_{helper}((", "))"
+
+
+def _parts(node: ast.AST, helper: str) -> Iterator[tuple[ast.AST, str]]:
+    """Yield the parts of an expression whose values need a helper of their own, with these helpers."""
+    match node:
         case ast.Attribute() | ast.Subscript() | ast.Name():
-            pass
-        case ast.BinOp(left=left, right=right):
-            for each in (left, right):
-                yield from _wrapped(each, token, BASIC)
-            if helper == BASIC:
-                return
-        case _:
-            for child in ast.iter_child_nodes(node):
-                yield from _wrapped(child, token, PLAIN if helper == HOLDS else helper)
             return
-    yield node, f"{token}_{helper}((", "))"
+        case ast.Call(func=ast.Name(id=name), args=args):
+            if (
+                hasattr(builtins, name) and name not in OF_OBJECTS
+            ):  # code under test gets its arguments as they are
+                yield from ((each, BASIC) for each in args)
+        case ast.Call():
+            return
+        case ast.BinOp(left=left, right=right):
+            yield from ((left, BASIC), (right, BASIC))
+        case ast.comprehension(iter=values, ifs=conditions):  # its target is no value
+            yield from ((each, BASIC) for each in (values, *conditions))
+        case ast.NamedExpr(value=value):
+            yield value, helper
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            equalities = ast.Eq | ast.NotEq | ast.In | ast.NotIn
+            yield left, PLAIN if isinstance(ops[0], equalities) else BASIC
+            for each, of in zip(others, ops, strict=True):
+                holds = isinstance(of, ast.In | ast.NotIn)
+                yield each, HOLDS if holds else PLAIN if isinstance(of, equalities) else BASIC
+        case _:
+            inner = PLAIN if helper == HOLDS else helper
+            yield from ((child, inner) for child in ast.iter_child_nodes(node))
 
 
 HELPERS = '''

@@ -327,8 +327,8 @@ def needs_review(evidence: Evidence) -> str:
 
     They reach into the interpreter or the test runner, such as `sys._getframe`, or replace a part of another package; their
     source may hide it. Or they change how values compare, and copies of a repaired test pass that expect similar values, or do not
-    pass if values compare as Python's own types do, or the test does not pass in a process of its own, where the copies run. In other languages than Python, they define how values compare or
-    what a test fails with, or replace a function of the test runner.
+    pass if values compare as Python's own types do, or the test does not pass in a process of its own, where the copies run.
+    In other languages than Python, they define how values compare or what a test fails with, or replace a function of the test runner.
     """
     if not evidence.review:
         return ""

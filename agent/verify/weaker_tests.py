@@ -282,7 +282,7 @@ TEST_CALLS = re.compile(rb"\bassert\.\w+\(|\bexpect\(|\bt\.(?:Error|Fatal|Fail)\
 CHECKS = re.compile("_?(assert|check|expect|verify|ensure)", re.IGNORECASE)
 """Start of the names of functions that tests call to compare."""
 CODE = frozenset(
-    {
+    [
         ".py",
         ".pyi",
         ".pyx",
@@ -300,7 +300,7 @@ CODE = frozenset(
         ".cjs",
         ".ts",
         ".rb",
-    }
+    ]
 )
 """Suffixes of files that are no data."""
 WORD = r"[A-Za-z_][A-Za-z_0-9]*"

@@ -157,9 +157,8 @@ class Channel:
         if not self._writer.transport.is_closing():  # the pipe of a process that has ended is
             self._writer.transport.abort()  # close() would wait for ever for a supervisor that does not read
         with contextlib.suppress(OSError):  # the other side may be gone already
-            await asyncio.shield(
-                self._writer.wait_closed()
-            )  # its future must not be cancelled: asyncio sets it
+            # its future must not be cancelled: asyncio sets it
+            await asyncio.shield(self._writer.wait_closed())
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _keep_alive(self) -> None:

@@ -75,7 +75,7 @@ def test_what_checkers_print(output: str, problems: list[str]) -> None:
 
 
 def test_an_absolute_path_is_the_longest_that_fits() -> None:
-    (problem,) = problems_in("/work/src/index.js\n  2:1  error  x is unused", {"index.js", "src/index.js"})
+    (problem,) = problems_in("/repo/src/index.js\n  2:1  error  x is unused", {"index.js", "src/index.js"})
     assert problem.path == "src/index.js"
 
 

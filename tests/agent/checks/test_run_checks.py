@@ -19,18 +19,18 @@ from tests.agent.verify.real_runs import verified
 
 LINT = """import pathlib, sys
 wrong = [(path, n) for path in sorted(pathlib.Path().glob("*.py")) for n, line in enumerate(path.read_text().splitlines(), 1)
-         if "XXX" in line and path.name != "lint.py"]
+         if "BAD" in line and path.name != "lint.py"]
 for path, n in wrong:
-    print(f"{path}:{n}:1: W1 XXX in line {n}")
+    print(f"{path}:{n}:1: W1 BAD in line {n}")
 sys.exit(bool(wrong))
 """
 BASE = {
-    "calc.py": "# XXX old\ndef add(a, b):\n    return a - b\n",
+    "calc.py": "# BAD old\ndef add(a, b):\n    return a - b\n",
     "test_calc.py": "from calc import add\ndef test_add():\n    assert add(2, 3) == 5\n",
     "lint.py": LINT,
 }
-FIXED = {"calc.py": "# XXX old\ndef add(a, b):\n    return a + b\n"}
-WORSE = {"calc.py": "# moved\n# XXX old\ndef add(a, b):\n    return a + b  # XXX\n"}
+FIXED = {"calc.py": "# BAD old\ndef add(a, b):\n    return a + b\n"}
+WORSE = {"calc.py": "# moved\n# BAD old\ndef add(a, b):\n    return a + b  # BAD\n"}
 CHECK = "python3 lint.py"
 
 
@@ -44,11 +44,11 @@ async def test_a_new_problem_fails_a_patch_and_an_old_one_does_not(
     worse = await verified(again, one_backend, BASE, WORSE, checks=[CHECK, "test ! -e x"])
     assert (worse.verdict, worse.rule) == ("failed", "check_worse")
     assert worse.reason.startswith(
-        f"{CHECK}: 1 new problem in changed lines, first calc.py:4: W1 XXX in line 4"
+        f"{CHECK}: 1 new problem in changed lines, first calc.py:4: W1 BAD in line 4"
     )
     told = feedback_on(worse, 1, 2)
     assert told is not None and told.kinds == ("checks",)
-    assert f"- {CHECK}: calc.py:4: W1 XXX in line 4" in told.text
+    assert f"- {CHECK}: calc.py:4: W1 BAD in line 4" in told.text
     line = json.loads(json.dumps(vars(Verify.of(worse, new=[], repeats=0, repeat_seconds=0.0))))
     assert words_of(line, 0, isolated=True) == [f"{CHECK}: 1 new problem", "test ! -e x: no new problem"]
 
@@ -71,8 +71,8 @@ async def test_a_check_without_end_does_not_change_the_verdict(
 
 
 async def test_a_fix_is_told_of_its_checks_and_mends_what_is_new(fixes: Fixes) -> None:
-    worse = calls("file_edit", path="calc.py", old="return a - b", new="return a + b  # XXX")
-    mend = calls("file_edit", path="calc.py", old="  # XXX", new="")
+    worse = calls("file_edit", path="calc.py", old="return a - b", new="return a + b  # BAD")
+    mend = calls("file_edit", path="calc.py", old="  # BAD", new="")
     answers = [worse, RUN, DONE, mend, RUN, DONE]
     done = await asyncio.to_thread(fixes, BASE, answers, "--checks", f"{CHECK}; no-such-checker")
     first = fixes.chats[0].json["messages"][-1]["content"]
