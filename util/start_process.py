@@ -9,12 +9,19 @@ import signal
 from typing import Any
 
 
-async def start_process(*argv: str, **options: Any) -> asyncio.subprocess.Process:
-    """Start a process like `asyncio.create_subprocess_exec`; if the start is cancelled, kill the process.
+async def start_process(
+    *argv: str, on_cancel: signal.Signals = signal.SIGKILL, **options: Any
+) -> asyncio.subprocess.Process:
+    """Start a process like `asyncio.create_subprocess_exec`; if the start is cancelled, end the process.
 
-    With `start_new_session`, its whole process group is killed. asyncio's own function kills the process and
+    With `start_new_session`, its whole process group is ended. asyncio's own function kills the process and
     then waits until its pipes are closed, which is forever if a child of the process holds them. So here the
     start runs to its end in a task of its own.
+
+    Args:
+        argv: Program and arguments.
+        on_cancel: Signal that ends the process; a process that must end others first takes SIGTERM.
+        options: Options of `asyncio.create_subprocess_exec`.
 
     Raises:
         OSError: The process cannot be started.
@@ -29,7 +36,7 @@ async def start_process(*argv: str, **options: Any) -> asyncio.subprocess.Proces
                 # `process.kill` would consume the exit status that asyncio's watcher waits for
                 kill = os.killpg if options.get("start_new_session") else os.kill
                 with contextlib.suppress(ProcessLookupError):
-                    kill(process.pid, signal.SIGKILL)
+                    kill(process.pid, on_cancel)
             await wait_killed(process)
         raise
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from m3agent.serving.launch import subreaper
+from m3agent.util.start_process import start_process
 
 
 async def start_kept(
@@ -42,9 +44,10 @@ async def start_kept(
         "cleanup": list(cleanup) or None,
         "like_ctrl_c": like_ctrl_c,
     }
-    return await asyncio.create_subprocess_exec(
+    return await start_process(
         sys.executable,
         *("-I", "-S", subreaper.__file__, json.dumps(keep)),
+        on_cancel=signal.SIGTERM,  # a killed keeper could not end the command
         stdin=asyncio.subprocess.PIPE,  # closes when this process ends
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,

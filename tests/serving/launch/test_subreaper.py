@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.serving.launch import subreaper
+from m3agent.serving.launch.supervised import start_kept
 from tests.conftest import later
 
 pytestmark = pytest.mark.integration
@@ -192,3 +194,23 @@ def test_orphans_that_end_by_themselves_are_buried(tmp_path: Path, keep: Callabl
     assert subreaper.descendants(kept.process.pid), "the shell is there still"
     kept.process.terminate()
     kept.end()
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    start = start_kept(
+        [sys.executable, "-c", ENGINE, str(tmp_path), "stubborn", "2"],
+        log=tmp_path / "log",
+        grace=0.2,
+        patience=0.2,
+        env=dict(os.environ),
+        cwd=tmp_path,
+    )
+    starting = asyncio.create_task(start)
+    for _ in range(3):  # the process is started in one of the first steps
+        await asyncio.sleep(0)
+    wait_for((tmp_path / "pid2").exists)  # no step of the start meanwhile, as on a machine with other work
+    assert not starting.done()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not runs(int((tmp_path / "pid2").read_text()))
