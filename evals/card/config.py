@@ -71,11 +71,10 @@ class Adapter(_Part):
     """Files in its empty home folder, with placeholders."""
 
     def kept(self) -> Adapter:
-        """Return the adapter with no value of a variable but those with placeholders: others may be secret."""
-        kept = {
-            name: value if PLACEHOLDER.search(value) else NOT_KEPT for name, value in self.variables.items()
-        }
-        return self.model_copy(update={"variables": kept})
+        """Return the adapter with no variable's value and no file but those with placeholders: others may be secret."""
+        return self.model_copy(
+            update={"variables": _with_placeholders(self.variables), "files": _with_placeholders(self.files)}
+        )
 
 
 class Server(_Part):
@@ -126,7 +125,7 @@ class CardConfig(_Part):
     agents: tuple[str | Adapter, ...] = Field(min_length=1)
 
     def kept(self) -> CardConfig:
-        """Return the configuration without what may be secret: a password in the endpoint, and values of variables."""
+        """Return the configuration without what may be secret: a password in the endpoint, variables and files."""
         parts = urlsplit(self.server.endpoint)
         endpoint = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         server = self.server.model_copy(update={"endpoint": endpoint})
@@ -197,6 +196,10 @@ def check_adapter(adapter: Adapter, where: Path) -> None:
         if shutil.which(program) is None:
             how = f": {adapter.install}" if adapter.install else ": give its path, or put it on PATH"
             raise UsageError(f"{where}: {adapter.name} needs the program {program}, which is not here{how}.")
+
+
+def _with_placeholders(texts: Mapping[str, str]) -> dict[str, str]:
+    return {name: text if PLACEHOLDER.search(text) else NOT_KEPT for name, text in texts.items()}
 
 
 def _is_below_home(file: str) -> bool:

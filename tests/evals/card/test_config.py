@@ -97,7 +97,7 @@ def test_a_configuration_whose_path_cannot_be_one_is_one_sentence() -> None:
 
 def test_nothing_secret_of_a_configuration_is_kept(tmp_path: Path) -> None:
     text = GOOD.replace("//127", "//me:secret-1@127").replace(
-        "name =", 'variables = { A = "secret-2", B = "{key}" }, name ='
+        "name =", 'variables = { A = "secret-2", B = "{key}" }, files = { rc = "token: secret-3" }, name ='
     )
     config = read_config(written(tmp_path, text))
     kept = config.kept().model_dump_json()
