@@ -204,8 +204,9 @@ def rates(rows: Sequence[Row]) -> str:
         [row for row in rows if row.kind == kind] for kind in ("whole", "whole, tests changed", "code")
     )
     return (
-        f"Of {len(fixes_in(rows))} upstream fixes, these were verified: {share(code)} whose failing tests were there before, {share(whole)}\n"
-        f"that only add tests, {share(changed)} that also change tests, and {share(wrong)} wrong variants.\n"
+        f"{len(fixes_in(rows))} upstream fixes were judged in several forms. With their failing tests already in the repository, {share(code)}\n"
+        f"were verified. With their tests in the patch: {share(whole)} that only add tests, and {share(changed)} that also change some.\n"
+        f"Of their wrong variants, {share(wrong)} were verified.\n"
     )
 
 

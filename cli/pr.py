@@ -34,8 +34,12 @@ if TYPE_CHECKING:
     from m3agent.agent.session.session import Session
     from m3agent.agent.ui.event_printer import Screen
 
-ROUNDS, MINUTES, SECONDS = 5, 60.0, 30.0
-"""The most rounds, the longest time in minutes, and the seconds between two looks, unless the user says otherwise."""
+ROUNDS = 5
+"""Most rounds, unless the user says otherwise."""
+MINUTES = 60.0
+"""Longest time in minutes, unless the user says otherwise."""
+SECONDS = 30.0
+"""Seconds between two looks, unless the user says otherwise."""
 
 pr_app = typer.Typer(help="Follow a pull request that m3agent opened.", no_args_is_help=True)
 

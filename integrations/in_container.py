@@ -36,10 +36,6 @@ MISSING = (
     "The container has no m3agent. Install it in the image, or build a bundle with `make bundle` and name it with "
     f"{BUNDLE_VARIABLE}."
 )
-SERVER_FAULT = 4
-"""m3agent's exit code for a fault of the model server (docs/fix.md)."""
-MACHINE_FAULT = 3
-"""m3agent's exit code for a fault of the sandbox or of the machine."""
 
 
 class Result(BaseModel):

@@ -29,6 +29,7 @@ from verifiers.v1.utils.decorators import reward
 
 from m3agent.integrations import in_container
 from m3agent.integrations.benchmark import benchmark, pack_command
+from m3agent.util.errors import EnvironmentFault, ServerFault
 
 LEFT, CODE = "/tmp/m3agent-left.tar.gz", "/tmp/m3agent-code.tar.gz"  # noqa: S108  # in a container of one task
 FOLDER = "/testbed"
@@ -85,9 +86,9 @@ class M3AgentHarness(Harness[M3AgentConfig]):
         command = in_container.fix_command(f"{folder}/issue.md", training=self.config.training)
         env = in_container.fix_environment(endpoint, secret, ctx.model, f"{folder}/state")
         done = await runtime.run_program(["sh", "-c", command], {**self.config.resolved_env, **env})
-        if done.exit_code == in_container.SERVER_FAULT:
+        if done.exit_code == ServerFault.exit_code:
             return replace(done, exit_code=MODEL_TRANSPORT_ERROR_EXIT_CODE)
-        if done.exit_code == in_container.MACHINE_FAULT:
+        if done.exit_code == EnvironmentFault.exit_code:
             raise SandboxError(f"m3agent cannot work in this container: {done.stderr.strip()[-2000:]}")
         return done
 

@@ -20,7 +20,7 @@ TOOLS: tuple[Tool[Any], ...] = (code_exec.TOOL, files.WRITE, files.EDIT, files.R
 """m3agent's own tools, in the order that every request has."""
 
 FOREIGN = ToolTraits(title_argument="code")
-"""Traits of all names that are not in `TOOLS`: tools of MCP servers, of other versions, and invented ones."""
+"""Traits of all names that are neither in `TOOLS` nor in `other_tools.TOOLS`: tools of MCP servers, of other versions, and invented ones."""
 
 
 def traits_of(name: str) -> ToolTraits:

@@ -15,8 +15,10 @@ from m3agent.agent.session.session import new_id, timestamp
 from m3agent.util.append_only import AppendOnlyFile, fault
 from m3agent.util.errors import UsageError
 
-FOLDER, FILE = "acp", "session.jsonl"
-"""Folder in the state folder, with one folder for each session of a client; and the record in each of them."""
+FOLDER = "acp"
+"""Folder in the state folder, with one folder for each session of a client."""
+FILE = "session.jsonl"
+"""The record in the folder of a session."""
 _ID = re.compile(r"[0-9a-f-]{8,64}")
 
 

@@ -180,7 +180,7 @@ async def _git(
             code = await asyncio.wait_for(process.wait(), seconds)
         except TimeoutError:
             raise EnvironmentFault(
-                f"origin did not answer 'git {command}' within {seconds:g} seconds"
+                f"the remote did not answer 'git {command}' within {seconds:g} seconds"
             ) from None
         finally:
             if process.returncode is None:

@@ -11,8 +11,12 @@ from m3agent.agent.delivery.pr_text import MOST_LISTED, fenced, listed, one_line
 from m3agent.agent.fix.finalize import FixResult
 from m3agent.agent.forge.client import MARK, Check, Remark
 
-LOG_LENGTH, TEXT_LENGTH, CODE_LINES = 12_000, 20_000, 12
-"""The most characters of a log, and of a remark; the most lines of code with a remark."""
+LOG_LENGTH = 12_000
+"""Most characters of a log."""
+TEXT_LENGTH = 20_000
+"""Most characters of a remark."""
+CODE_LINES = 12
+"""Most lines of code with a remark."""
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ", re.MULTILINE)
 _ERROR = "##[error]"
 

@@ -29,8 +29,10 @@ from m3agent.serving.client.prices import Prices
 from m3agent.util.atomic_write import write_whole
 from m3agent.util.errors import UsageError
 
-CARD, VERIFICATION = "card.json", "verification.json"
-"""In a card's folder: what it compares. In an attempt's folder: what `m3agent verify` says about its patch."""
+CARD = "card.json"
+"""File in a card's folder: what it compares."""
+VERIFICATION = "verification.json"
+"""File in an attempt's folder: what `m3agent verify` says about its patch."""
 VERIFY_SECONDS = 3600.0
 """Most time for `m3agent verify` of a patch."""
 

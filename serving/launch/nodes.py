@@ -71,7 +71,7 @@ def node_argv(job: EngineJob, rank: str, host: str, port: int, *, first: bool) -
 
 
 def _check(job: EngineJob) -> None:
-    """Raise ValueError unless the engine itself spreads this job over its nodes."""
+    """Raise UsageError unless the engine itself spreads this job over its nodes."""
     if job.engine == "trtllm":
         raise UsageError("Only Slurm can start TensorRT-LLM on several nodes: use --slurm.")
     if job.engine not in ("vllm", "sglang"):

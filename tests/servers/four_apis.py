@@ -14,7 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
 Events = list[dict[str, Any]]
-SHELLS = ("Bash", "bash", "exec_command", "shell", "shell_command", "local_shell", "run_shell_command")
+SHELLS = (
+    *("Bash", "bash", "exec_command", "shell", "shell_command", "local_shell", "run_shell_command"),
+    "code_exec",
+)
 """What agents call the tool that runs a command."""
 
 
@@ -25,12 +28,22 @@ class Run:
     command: str
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """A step in which the server fails."""
+
+    status: int
+
+
+Step = Run | Refusal | str
+
+
 class ScriptedModel(ThreadingHTTPServer):
     """A server on loopback. `told` has what the agent sent for each step, as JSON text."""
 
     daemon_threads = True
 
-    def __init__(self, script: Sequence[Run | str]) -> None:
+    def __init__(self, script: Sequence[Step]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.script, self.told = list(script), list[str]()
         self.lock, self.over = threading.Lock(), threading.Event()
@@ -41,9 +54,9 @@ class ScriptedModel(ThreadingHTTPServer):
         """The address, without a path."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def step(self, body: dict[str, Any]) -> Run | str:
+    def step(self, body: dict[str, Any]) -> Step:
         """Return the next step for a request with tools; after the last one, the last text again."""
-        if not _tools(body):
+        if not tools_of(body):
             return "ok"
         with self.lock:
             self.told.append(json.dumps(body))
@@ -52,7 +65,7 @@ class ScriptedModel(ThreadingHTTPServer):
             return self.script[min(len(self.told), len(self.script)) - 1]
 
 
-def _tools(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def tools_of(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the schemas of the tools of a request, whichever API it is of, by their names."""
     named: dict[str, dict[str, Any]] = {}
     for tool in body.get("tools") or []:
@@ -64,14 +77,14 @@ def _tools(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _call(step: Run, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the agent's tool that runs a command, and its arguments, with what some require."""
-    tools = _tools(body)
+    tools = tools_of(body)
     name = next(name for name in SHELLS if name in tools)
     fields = tools[name].get("properties", {})
-    key = "cmd" if "cmd" in fields else "command"
+    key = next(key for key in ("cmd", "command", "code") if key in fields)
     value: Any = step.command
     if fields.get(key, {}).get("type") == "array":
         value = ["sh", "-c", step.command]
-    usual: dict[str, Any] = {"description": "Work", "is_background": False}
+    usual: dict[str, Any] = {"description": "Work", "is_background": False, "language": "bash"}
     return name, {**{each: usual[each] for each in usual if each in fields}, key: value}
 
 
@@ -89,7 +102,11 @@ class _Handler(BaseHTTPRequestHandler):
         if api is None:
             self._send(b'{"input_tokens": 10, "totalTokens": 10}', "application/json")
             return
-        whole, events = api(model.step(body), body)
+        step = model.step(body)
+        if isinstance(step, Refusal):
+            self._send(b'{"error": {"message": "broken"}}', "application/json", step.status)
+            return
+        whole, events = api(step, body)
         if not (body.get("stream") or "stream" in path):
             self._send(json.dumps(whole).encode(), "application/json")
             return
@@ -97,8 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
         lines = (f"{name}data: {json.dumps(event)}\n\n" for name, event in zip(names, events, strict=True))
         self._send("".join(lines).encode() + b"data: [DONE]\n\n" * (api is chat), "text/event-stream")
 
-    def _send(self, content: bytes, kind: str) -> None:
-        self.send_response(200)
+    def _send(self, content: bytes, kind: str, status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(content)))
         self.end_headers()
