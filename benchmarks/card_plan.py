@@ -55,9 +55,12 @@ class Instance:
     """For each file that upstream changed: first line from 0, number of lines, and the new lines."""
 
 
-def letters(text: str) -> str:
-    """Return a text's letters and digits: what agents keep of a statement, however they wrap or quote it."""
-    return re.sub(r"[^A-Za-z0-9]|\\[nt]", "", text)
+def letters(value: object) -> str:
+    """Return the letters and digits of a JSON value's texts: what agents keep of a statement, however they wrap it."""
+    if isinstance(value, str):
+        return re.sub(r"[^A-Za-z0-9]", "", value)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return "".join(map(letters, parts))
 
 
 def instances_of(path: Path) -> list[Instance]:
@@ -125,8 +128,8 @@ class PlannedModel(ScriptedModel):
         """Agent, instance, and whether the request was answered, for each request."""
 
     def step(self, body: dict[str, Any]) -> Step:
-        """Return the next step: the number of answers in the request says which."""
-        agent, text = agent_of(body), letters(json.dumps(body))
+        """Return the next step: the number of calls in the request says which."""
+        agent, text = agent_of(body), letters(body.get("messages"))
         instance = next((each for each in self.instances if each.statement in text), None)
         if instance is None:
             return "ok"
@@ -137,7 +140,7 @@ class PlannedModel(ScriptedModel):
         if stumbles:
             return Refusal(500)
         script = script_of(how, instance, agent)
-        return script[min(answers_of(body), len(script) - 1)]
+        return script[min(calls_of(body), len(script) - 1)]
 
     def forget(self, but: set[tuple[str, str]]) -> None:
         """Forget all requests but those of finished attempts: the others begin again."""
@@ -153,9 +156,9 @@ def agent_of(body: dict[str, Any]) -> str:
     return "mini-swe-agent" if tools == {"bash"} else "qwen-code"
 
 
-def answers_of(body: dict[str, Any]) -> int:
-    """Return how many answers of the model a request contains."""
-    return sum(message.get("role") == "assistant" for message in body.get("messages", ()))
+def calls_of(body: dict[str, Any]) -> int:
+    """Return how many answers with a call a request contains. Agents also invent answers without one."""
+    return sum(bool(message.get("tool_calls")) for message in body.get("messages", ()))
 
 
 def finished(card: Path) -> set[tuple[str, str]]:
@@ -190,7 +193,7 @@ def differences(report: Mapping[str, Any], model: PlannedModel) -> list[str]:
             "failed": log[False],
             "prompt tokens": log[True] * PROMPT_TOKENS,
             "completion tokens": log[True] * COMPLETION_TOKENS,
-            "broken prefixes": 0,
+            "broken prefixes": 0 if name == "m3agent" else agent["traffic"]["broken_prefixes"],
             "leaks": 0,
             "forged": 0,
             "verified and wrong": 0,
@@ -239,6 +242,8 @@ def run_card(options: argparse.Namespace, agents: Sequence[str], model: PlannedM
     model.forget(done)
     print(f"killed with {len(done)} attempts done; it goes on", flush=True)
     make_card(command, card, 0)
+    if not (card / "report.json").exists():
+        return 1  # the command has said why
     wrong = differences(json.loads((card / "report.json").read_bytes()), model)
     kept = b"".join(path.read_bytes() for path in card.rglob("*") if path.is_file())
     wrong += ["the server's key is in a file of the card"] * (KEY.encode() in kept)

@@ -43,8 +43,8 @@ def main(*, can_interrupt: bool = False) -> NoReturn:
     Args:
         can_interrupt: Ctrl-C has its default action, and shall interrupt the command. Python's own handler means the same.
 
-    Whatever happens, no traceback is shown: Ctrl-C exits with 130 and is silent, an output that cannot be written and a fault
-    of m3agent itself are one line each and exit with 3. Python's development mode (`python -X dev`) shows the traceback.
+    Whatever happens, no traceback is shown: Ctrl-C exits with 130 and an output that nobody reads with 141, both in silence. An
+    output that cannot be written and a fault of m3agent itself are one line each and exit with 3. Python's development mode (`python -X dev`) shows the traceback.
     """
     _read_names_as_utf_8()
     usual = signal.default_int_handler if can_interrupt else signal.getsignal(signal.SIGINT)
@@ -61,7 +61,11 @@ def main(*, can_interrupt: bool = False) -> NoReturn:
     if can_interrupt:
         signal.signal(signal.SIGINT, _quit)  # also while Python ends
     output.drops = True  # Python tries once more when it ends
-    if output.failure is not None and not isinstance(output.failure, BrokenPipeError):
+    if isinstance(output.failure, BrokenPipeError):
+        from m3agent.util.errors import OUTPUT_CLOSED
+
+        code = OUTPUT_CLOSED
+    elif output.failure is not None:
         code = _told(f"standard output cannot be written: {output.failure.strerror}")
     sys.exit(code)
 
@@ -120,7 +124,7 @@ def _code_of(error: BaseException, output: _Output) -> int:
     if isinstance(error, KeyboardInterrupt):
         _quit()
     if isinstance(error, OSError | SystemExit) and output.failure is not None:
-        return 0  # `main` tells it, unless only the reader is gone; typer turns that into an exit with 1
+        return 0  # `main` sees to it; typer turns a reader that is gone into an exit with 1
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if sys.flags.dev_mode:

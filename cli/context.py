@@ -48,7 +48,9 @@ def main(arguments: list[str]) -> None:
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
-        code = 0
+        from m3agent.util.errors import OUTPUT_CLOSED
+
+        code = OUTPUT_CLOSED
     except Exception as error:  # checked below, because importing the classes takes longer than packing
         from m3agent.agent.exit_codes import FAILURES, exit_code_of
         from m3agent.util.sanitize import print_note

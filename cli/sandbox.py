@@ -13,7 +13,7 @@ import typer
 
 from m3agent.agent.settings.options import Flags, takes_settings
 from m3agent.cli.common import Repo, argument, option, run, say, settings_in, state_folder
-from m3agent.util.errors import UsageError
+from m3agent.util.errors import OUTPUT_CLOSED, UsageError
 from m3agent.util.sanitize import print_text
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = 60.0  # seconds, as for code_exec
 KEEP_GB = 20.0  # default budget for environment images, in gigabytes
-TIMED_OUT, NOT_FOUND, PIPE_CLOSED = 124, 127, 141  # exit codes of `timeout` and of shells
+TIMED_OUT, NOT_FOUND = 124, 127  # exit codes of `timeout` and of shells
 
 sandbox_app = typer.Typer(
     help="Run commands in the sandbox of tool calls; build and remove environment images.",
@@ -149,7 +149,7 @@ async def _passed_through(sandbox: Sandbox, command: list[str], timeout: float) 
         running = sandbox.exec(command, env=sandbox.typed_env, timeout=timeout, feed=feed, sink=output.put)
         result = await output.beside(running)
     except BrokenPipeError:
-        return PIPE_CLOSED
+        return OUTPUT_CLOSED
     return _exit_code(result, timeout, output.taken)
 
 

@@ -3,6 +3,9 @@
 from enum import StrEnum
 from typing import ClassVar
 
+OUTPUT_CLOSED = 141
+"""Exit code if nobody reads standard output any more: 128 + SIGPIPE, as shells report it. 0 would say *verified*."""
+
 
 class M3AgentError(Exception):
     """Base of the agent's errors. `str(error)` is one sentence for people; `exit_code` is the process's exit code."""

@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from m3agent.agent.session.log_reader import LOG
 from m3agent.cli import app as cli
+from m3agent.util.errors import OUTPUT_CLOSED
 from tests.agent.scripted import FIX, ISSUE, NOT_TESTED, UNTESTED, MakeRepo, events
 from tests.agent.session.hostile_events import SESSION, hostile_lines
 from tests.cli.test_hostile_output import names
@@ -105,14 +106,16 @@ def test_a_closed_stream_drops_what_is_written(closed: str, arguments: Sequence[
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("config", "show"), ("sessions", "list", "--json")])
-def test_a_reader_that_is_gone_is_no_fault(arguments: Sequence[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments", [("--help",), *((*name.split(), *more) for name, more in PRINTS.items())]
+)
+def test_a_reader_that_is_gone_is_no_fault_and_no_success(arguments: Sequence[str], folder: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    with Process(*arguments, cwd=tmp_path, stdout=writing) as process:
+    with Process(*arguments, cwd=folder, stdout=writing) as process:
         os.close(writing)
         _, errors = process.communicate()
-        assert (process.returncode, b"roken" in errors) == (0, False)
+        assert (process.returncode, b"roken" in errors) == (OUTPUT_CLOSED, False)
 
 
 INTERRUPTED = """

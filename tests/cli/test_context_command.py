@@ -14,6 +14,7 @@ import pytest
 from m3agent.agent.context.packer import PackOptions
 from m3agent.cli import app as cli
 from m3agent.cli import context as command
+from m3agent.util.errors import OUTPUT_CLOSED
 from tests.agent.repositories import NewRepo, run_git
 from tests.agent.small_tokenizer import write_tokenizer
 from tests.command_line import Process, Stream
@@ -237,13 +238,13 @@ def test_exact_counts_and_their_proof(program: Program, repo: Path, tmp_path: Pa
     assert "≈" not in done.stderr.decode()
 
 
-def test_a_closed_pipe_is_no_error(program: Program, repo: Path) -> None:
+def test_a_closed_pipe_ends_it_as_in_a_shell(program: Program, repo: Path) -> None:
     (repo / "big.txt").write_text("line\n" * 100_000)
     with program.start("--repo", repo) as process:
         process.stdout.read(10)
         process.stdout.close()
-        assert process.wait() == 0
-        assert b"Traceback" not in process.stderr.read()
+        assert process.wait() == OUTPUT_CLOSED
+        assert process.stderr.read() == b""
 
 
 def test_a_terminal_is_not_flooded(program: Program, repo: Path) -> None:
