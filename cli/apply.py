@@ -17,7 +17,11 @@ def apply(
     repo: Repo = Path(),
     undo: Annotated[
         bool,
-        option("--undo", "Take back what was written of the patch, if nothing else changed in these files."),
+        option(
+            "--undo",
+            "Take back what was written of the patch, if nothing else changed in these files. `last` is the patch that was "
+            "written last.",
+        ),
     ] = False,
 ) -> None:
     """Write the patch of a fix into the work tree, as `fix --apply` does.
@@ -25,7 +29,7 @@ def apply(
     The patch must be verified or unverified. Uncommitted changes are never overwritten, and a file that changed since the
     fix started is refused: then nothing is written.
     """
-    from m3agent.agent.delivery.apply import apply_to_work_tree
+    from m3agent.agent.delivery.apply import apply_to_work_tree, last_written
     from m3agent.agent.delivery.apply import undo as take_back
     from m3agent.agent.fix.entry import opened
     from m3agent.agent.repo.snapshot import TREES
@@ -38,7 +42,9 @@ def apply(
     from m3agent.util.errors import PermissionRefused, UsageError
 
     state = state_folder()
-    folder = sessions_here(repo).find(session, fixes=True)
+    sessions = sessions_here(repo)
+    written_last = last_written(sessions.folders()) if undo and session == LAST else None
+    folder = written_last or sessions.find(session, fixes=True)
     summary = summary_of(folder)
     root = Path(summary.repository)
     path = _patch_of(summary, undo=undo)

@@ -226,6 +226,12 @@ def undo(repository: Repository, workspace: Workspace, patch: Patch) -> tuple[st
     return paths
 
 
+def last_written(sessions: Iterable[Path]) -> Path | None:
+    """Return the folder of the session whose patch was written last and not taken back; None if there is none."""
+    records = [folder / WRITTEN for folder in sessions if (folder / WRITTEN).is_file()]
+    return max(records, key=lambda record: record.stat().st_mtime_ns).parent if records else None
+
+
 def _record(workspace: Workspace) -> Path:
     """Return the file with the paths that were written, in the folder of the session."""
     return workspace.store.git_dir.parent / WRITTEN

@@ -53,6 +53,17 @@ def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
         assert (repo / "calc.py").read_text() == UNTESTED["calc.py"]
 
 
+def test_undo_means_the_patch_that_was_written_last(
+    fixed: tuple[Path, Path], server: MisbehavingServer
+) -> None:
+    repo, _ = fixed
+    assert run("apply", cwd=repo).returncode == 0
+    server.answers = [DONE]
+    assert fix(repo, server.url).returncode == 1
+    assert run("apply", "--undo", cwd=repo).returncode == 0
+    assert (repo / "calc.py").read_text() == UNTESTED["calc.py"]
+
+
 @pytest.mark.slow
 def test_advice_for_the_embedded_engine_is_refused_before_anything_is_copied(
     fixed: tuple[Path, Path], own_state: Path
