@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -142,7 +142,7 @@ def error_line(text: str) -> str:
 
 
 def exception_line(text: str) -> str:
-    """Return the line that names the last exception of a test's output.
+    """Return the line that names the last exception of a test's output. If it ends with a colon, the next line follows.
 
     In pytest's output, that is the first line of the last error. Of a message above a stack, it is the line that names the
     error, or the first one. Of other output, it is the last line.
@@ -152,11 +152,19 @@ def exception_line(text: str) -> str:
     while at > 0 and lines[at - 1].startswith("E "):
         at -= 1
     if at >= 0:
-        return lines[at].removeprefix("E ").strip()
+        return _with_value(
+            [line.removeprefix("E ").strip() for line in lines[at:] if line.startswith("E ")], 0
+        )
     message = [line for line in lines if not _FRAME.match(line) and not _PLACE.match(line)]
     if len(message) == len(lines) or not message:
         return lines[-1] if lines else ""
-    return next(filter(_EXCEPTION.match, message), message[0])
+    return _with_value(message, next((at for at, line in enumerate(message) if _EXCEPTION.match(line)), 0))
+
+
+def _with_value(lines: Sequence[str], at: int) -> str:
+    """Return a line, with the line below it if that has the value that a colon announces."""
+    value = lines[at + 1 : at + 2] if lines[at].endswith(":") else []
+    return " ".join([lines[at], *value])
 
 
 def first_reason(text: str) -> str:

@@ -42,8 +42,8 @@ def _is_new(url: str, state: Path) -> bool:
 
 
 def _sentence(url: str, what: str, key: str | None) -> str:
-    with_key = "" if key is None else ", with its key"
-    return f"{what} to {host_of(url)}{with_key}, which is not this machine"
+    key_too = "" if key is None else "; so does its key"
+    return f"{what} to {host_of(url)}, which is not this machine{key_too}"
 
 
 def _known(state: Path) -> list[str]:

@@ -321,7 +321,7 @@ def judge(outcome: Outcome, evidence: Verification | None, *, may_answer: bool =
         return Status.ANSWERED, "the question is answered"
     if evidence is None:
         why = why_no_change(outcome.text)
-        said = f"the model says nothing needs to change: {why[:MOST_QUOTED]}"
+        said = f"nothing was changed: {why[:MOST_QUOTED]}"
         return Status.EMPTY, said if why else "nothing was changed, so there is no patch"
     reason = evidence.reason
     if evidence.verdict == "unverified" and (why := why_not_tested(outcome.text)):

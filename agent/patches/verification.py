@@ -103,7 +103,7 @@ def why_red(evidence: Verification) -> Iterator[str]:
     red = (*evidence.broken, *evidence.added_red) or evidence.still_red
     for ident in red[:MOST_RED]:
         if why := exception_line(evidence.errors.get(ident, "")):
-            yield printable_line(f"{ident}: {why}", MOST_LINE)
+            yield printable_line(f"{ident}, with the patch: {why}", MOST_LINE)
 
 
 async def verify_change(

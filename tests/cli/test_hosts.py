@@ -28,7 +28,7 @@ def test_a_host_is_asked_about_once(tmp_path: Path) -> None:
     for _ in range(2):
         ask_first(OURS, tmp_path / "new", agrees, WHAT, key="hush")
     assert asked == [
-        "the repository and the issue go to ours.invalid, with its key, which is not this machine"
+        "the repository and the issue go to ours.invalid, which is not this machine; so does its key"
     ]
     announce(OURS, tmp_path / "new", asked.append, WHAT, key=None)
     ask_first("http://127.0.0.1:8000/v1", tmp_path / "new", agrees, WHAT, key=None)

@@ -31,7 +31,9 @@ def client(server: MisbehavingServer, **options: Any) -> Client:
     key = options.pop("api_key", None)
     at = options.pop("endpoint", None) or endpoint(server.url)
     return Client(
-        at, api_key=key, **{"attempts": 1, "backoff": 0.01, "idle_timeout": 60, "retry_seconds": 60, **options}
+        at,
+        api_key=key,
+        **{"attempts": 1, "backoff": 0.01, "idle_timeout": 60, "retry_seconds": 60, **options},
     )
 
 

@@ -30,6 +30,16 @@ JAVA = """java.lang.IllegalStateException: no port
         ("expected: 2\n     got: 1\n# ./spec/cart_spec.rb:3:in `block'", "expected: 2"),
         (AVA, "SyntaxError: Cannot use import statement outside a module"),
         (JAVA, "java.lang.IllegalStateException: no port"),
+        ("E AssertionError: assert {1} == {1, 2}", "AssertionError: assert {1} == {1, 2}"),
+        (
+            "E assert Left contains 1 more item:\nE {'a': 1}\nt.py:3: AssertionError",
+            "assert Left contains 1 more item: {'a': 1}",
+        ),
+        (
+            "AssertionError [ERR_ASSERTION]: Expected values to be strictly equal:\n\n5 !== 6\n\n    at f (a.js:1:2)",
+            "AssertionError [ERR_ASSERTION]: Expected values to be strictly equal: 5 !== 6",
+        ),
+        ("ValueError: these are missing:", "ValueError: these are missing:"),
         ('Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: x', "ValueError: x"),
     ],
 )

@@ -194,7 +194,7 @@ async def test_the_host_is_named_before_it_gets_the_key(
         await run_context.prepare(request, server, tmp_path, lambda _: None, said.append)
     assert said == [
         "a notice",
-        "the repository and the issue go to ours.invalid, with its key, which is not this machine "
+        "the repository and the issue go to ours.invalid, which is not this machine; so does its key "
         + "(shown once; --yes hides it)",
         "the first request",
     ]

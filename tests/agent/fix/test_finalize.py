@@ -96,7 +96,7 @@ def finished(world: World) -> dict[str, Any]:
         (SAID, "unverified", Status.UNVERIFIED, 1, "it is unverified"),
         (SAID, "failed", Status.FAILED, 1, "it is failed"),
         (SAID, None, Status.EMPTY, 1, "nothing was changed, so there is no patch"),
-        (NEEDLESS, None, Status.EMPTY, 1, "the model says nothing needs to change: it adds already."),
+        (NEEDLESS, None, Status.EMPTY, 1, "nothing was changed: it adds already."),
         (AT_LIMIT, "verified", Status.VERIFIED, 0, "it is verified"),
         (AT_LIMIT, "unverified", Status.LIMIT, 6, "the limit of 9 turns was reached"),
         (AT_LIMIT, "failed", Status.LIMIT, 6, "the limit of 9 turns was reached"),
