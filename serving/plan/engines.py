@@ -12,7 +12,8 @@ from m3agent.serving.facts.table import Row, rows
 class EngineRow(Row):
     """An engine. The texts say what to do if a running server lacks something; they are empty if nothing is known."""
 
-    name: str
+    needed = ("vllm", "sglang", "trtllm", "dynamo")
+    name: Literal["vllm", "sglang", "trtllm", "dynamo"]
     title: str
     package: str
     too_old: str
@@ -34,7 +35,7 @@ class EngineRow(Row):
     """What keeps its KV cache in the machine's memory."""
 
 
-ENGINES = {row.name: row for row in rows(EngineRow, "engines")}
+ENGINES: dict[str, EngineRow] = {row.name: row for row in rows(EngineRow, "engines")}
 
 Lacking = Literal["prefix_cache", "cached_tokens", "tokenizer", "fp8_cache", "chunked_prefill", "metrics"]
 

@@ -44,6 +44,7 @@ class Architecture(StrEnum):
 class Gpu(Row):
     """One kind of GPU; `source` is that of its memory."""
 
+    needed = ("H200",)
     name: str
     """Name, with the memory size where the GPU comes in two sizes."""
     vendor: Vendor
@@ -62,8 +63,26 @@ class Gpu(Row):
     """Maximum number of GPUs in one machine."""
     trtllm_tp: tuple[int, ...] = ()
     """Tensor-parallel sizes of TensorRT-LLM on one node, for which it has msa kernels."""
+    products: tuple[str, ...] = ()
+    """Names under which clusters label it: `nvidia.com/gpu.product`, `amd.com/gpu.product-name`."""
     known: bool = True
     """False if the user gave only its name and memory; the rest is then assumed to be as on an H200."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name and the other ways to write it."""
+        return (self.name, *self.aliases)
+
+    def check(self) -> None:
+        """Compare the fields. Raises ValueError, which begins with the field's name."""
+        if not self.usable_gib or not self.node:
+            raise ValueError(f"{'node' if self.usable_gib else 'usable_gib'}: it is 0; give what the GPU has")
+        if self.spot is not None and self.on_demand is not None and self.spot > self.on_demand:
+            raise ValueError(
+                f"spot: {self.spot} is more than on_demand, {self.on_demand}: the range is upside down"
+            )
+        if bool(self.prices) == (self.spot is None and self.on_demand is None):
+            raise ValueError("prices: it says where spot and on_demand come from; give all, or none of them")
 
     @property
     def usable_bytes(self) -> int:
@@ -75,6 +94,7 @@ class Gpu(Row):
 class ArchitectureRow(Row):
     """What the engines have for an architecture."""
 
+    needed = tuple(Architecture)
     name: Architecture
     documented: bool = True
     """True if a recipe page has M3 on it."""

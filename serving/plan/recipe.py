@@ -38,10 +38,10 @@ HTTP_HOST, HTTP_PORT = "HTTP_HOST", "HTTP_PORT"
 """Variables of Dynamo's scripts with the address and the port of its frontend."""
 
 
-def _words(command: object) -> list[str]:
+def _words(command: object) -> tuple[str, ...]:
     if not isinstance(command, str):
         raise ValueError("a command is one text")  # noqa: TRY004  # pydantic reports only this as a malformed row
-    return shlex.split(command)
+    return tuple(shlex.split(command))
 
 
 @dataclass(frozen=True, kw_only=True)

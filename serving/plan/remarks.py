@@ -11,6 +11,7 @@ from pydantic import AfterValidator, PlainValidator
 from m3agent.serving.facts.table import Condition, Row, checked, filled, rows
 from m3agent.serving.plan.gpus import GIVEN
 from m3agent.serving.plan.host_cache import GIGABYTE, HostCache
+from m3agent.serving.plan.kinds import Precision
 from m3agent.serving.plan.memory_model import BLOCK, KvDtype, gib, kv_bytes_per_token
 from m3agent.serving.plan.recipe import CHECKPOINTS
 
@@ -20,10 +21,18 @@ if TYPE_CHECKING:
 ERROR = 0.03
 """Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""
 
-_SETTINGS = (
-    *("enough", "msa", "fp8", "fp8_index", "draft", "drafting", "draft_here", "tight", "host", "unused"),
-    *("narrow", "gpu", "gpu_known", "precision", "checkpoint", "vision"),
-)
+_SETTINGS = {
+    **dict.fromkeys(("enough", "msa", "fp8", "fp8_index", "draft", "drafting", "draft_here", "tight"), bool),
+    "host": Literal["idle", "small", "used"],
+    "unused": int,
+    "narrow": bool,
+    "gpu": Literal["measured", "given", "documented"],
+    "gpu_known": bool,
+    "precision": Precision,
+    "checkpoint": bool,
+    "vision": bool,
+}
+"""The settings that conditions may name, with the types of their values."""
 _VALUES = (
     *(
         "plan",
