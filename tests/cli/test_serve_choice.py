@@ -134,7 +134,15 @@ def test_files_for_kubernetes_leave_out_what_images_lack() -> None:
     printed = [item for item in yaml.safe_load_all(shown) if item]
     assert printed == [item for text in files.values() for item in yaml.safe_load_all(text) if item]
     router = cluster_files(replace(KUBERNETES, router="llm-d"), {})[1]
-    assert set(router) - set(files) == {"values.yaml"}
+    assert set(router) - set(files) == {"values.yaml", "autoscaling.yaml"}
+
+
+def test_llm_d_gets_as_many_servers_as_the_gpus_are_enough_for() -> None:
+    choice, files = cluster_files(replace(KUBERNETES, gpus="2x8xH100", router="llm-d", concurrency=4), {})
+    assert choice.plan is not None
+    assert (choice.plan.gpus, choice.plan.wish.concurrency) == ("8xH100-80", 2)
+    assert not any("unused" in warning for warning in choice.plan.warnings)
+    assert "\n  replicas: 2\n" in files["servers.yaml"]
 
 
 @pytest.mark.parametrize(
