@@ -41,7 +41,7 @@ from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts
 from m3agent.serving.plan.plan import Plan, PlanRequest
 from m3agent.serving.plan.planner import longest_context, plans, refusals
-from m3agent.serving.plan.recipe import Recipe, recipe
+from m3agent.serving.plan.recipe import CHECKPOINTS, Recipe, recipe
 from m3agent.util.errors import EnvironmentFault, UsageError
 
 SMALLEST = LayerCounts(dense=1, sparse=1)
@@ -486,6 +486,7 @@ def _wish(
         typical=asked.typical,
         precision=Precision(asked.precision) if asked.precision else checkpoint.precision,
         engine=None if asked.engine is None else EngineKind(asked.engine),
+        own=bool(checkpoint.name) and checkpoint.name not in CHECKPOINTS.values(),
         vision=asked.vision,
         shape=checkpoint.shape if checkpoint.whole else SMALLEST,
         draft_use=DraftUse.OFF if why else DraftUse(asked.draft),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from m3agent.serving.facts.table import Row, rows, within
-from m3agent.serving.plan.kinds import Precision
+from m3agent.serving.plan.kinds import EngineKind, Precision
 from m3agent.serving.plan.memory_model import GIB
 from m3agent.util.errors import UsageError
 
@@ -111,6 +111,14 @@ class ArchitectureRow(Row):
     vllm_mxfp8_env: Mapping[str, str] = field(default_factory=dict[str, str])
     """The same for MXFP8 weights, in addition."""
 
+    def offered(self, engine: EngineKind | None) -> tuple[Precision, ...]:
+        """Return the precisions to try with an engine if the user names none, in order of preference."""
+        return (
+            self.sglang_precisions
+            if engine is EngineKind.SGLANG and self.sglang_precisions
+            else self.precisions
+        )
+
     def has_fp8_index(self, version: str | None) -> bool:
         """Return whether a version of vLLM has index keys in fp8; None means that a version can be chosen."""
         return bool(self.fp8_index) and (version is None or within(version, self.fp8_index))
@@ -187,7 +195,7 @@ class UnknownGpu(UsageError):
 
 
 def parse_gpus(text: str, memory: int | None = None) -> Fleet:
-    """Parse a number of GPUs: `H200` (one), `8xH200`, `2x4xGB200` (two nodes of four), `8 x h20-141GB`.
+    """Parse a number of GPUs: `H200` or `DGX Spark` (one), `8xH200`, `2x4xGB200` (two nodes of four), `8 x h20-141GB`.
 
     More GPUs than one machine has are spread over several: `8xGB200` means `2x4xGB200`, and so does `2xGB200 NVL4`. An NVL72 is
     a rack of 18 machines.
@@ -216,7 +224,10 @@ def parse_gpus(text: str, memory: int | None = None) -> Fleet:
 
 
 def _counted(spec: str) -> str:
-    """Return `2xgb200 nvl4`, two boards of four GPUs, as the number of GPUs: `8xgb200`."""
+    """Return `2xgb200 nvl4`, two boards of four GPUs, as the number of GPUs: `8xgb200`; `dgx spark` is one, `4 dgx spark` are four."""
+    if spec.upper().replace(" ", "-") in ALIASES:
+        return f"1x{spec}"
+    spec = re.sub(r"^([0-9]{1,6}) +(?=[a-z])", r"\1x", spec)
     board = re.fullmatch(r"(?:([0-9]{1,4})x)?(.*?[a-z0-9])[ -]?nvl([0-9]{1,3})", spec)
     return spec if board is None else f"{int(board[1] or 1) * int(board[3])}x{board[2]}"
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, PlainValidator
 
 from m3agent.serving.facts.table import Condition, Row, checked, filled, rows
-from m3agent.serving.plan.gpus import GIVEN
+from m3agent.serving.plan.gpus import GIVEN, Architecture
 from m3agent.serving.plan.host_cache import GIGABYTE, HostCache
-from m3agent.serving.plan.kinds import Precision
+from m3agent.serving.plan.kinds import EngineKind, Precision
 from m3agent.serving.plan.memory_model import BLOCK, KvDtype, gib, kv_bytes_per_token
 from m3agent.serving.plan.recipe import CHECKPOINTS
 
@@ -28,8 +28,10 @@ _SETTINGS = {
     "narrow": bool,
     "gpu": Literal["measured", "given", "documented"],
     "gpu_known": bool,
+    "engine": EngineKind,
+    "architecture": Architecture,
     "precision": Precision,
-    "checkpoint": bool,
+    "checkpoint": Literal["documented", "own", "none"],
     "vision": bool,
 }
 """The settings that conditions may name, with the types of their values."""
@@ -103,7 +105,9 @@ def _settings(plan: Plan, drafting: Plan | None) -> dict[str, object]:
         "gpu": {True: "measured", False: "given" if gpu.source == GIVEN else "documented"}[gpu.measured],
         "gpu_known": gpu.known,
         "precision": plan.precision,
-        "checkpoint": plan.precision in CHECKPOINTS,
+        "engine": plan.engine,
+        "architecture": plan.architecture,
+        "checkpoint": "own" if wish.own else "documented" if plan.precision in CHECKPOINTS else "none",
         "vision": wish.vision,
     }
 

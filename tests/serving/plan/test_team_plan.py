@@ -102,7 +102,7 @@ def test_costs_follow_from_the_price_of_a_gpu_hour() -> None:
     given = team_plan(parse_gpus("8xB200"), PlanRequest(), 10, 700_000, HardwarePrices(5.0))
     assert given is not None
     assert given.dollars_per_agent_hour == pytest.approx(4.0)
-    assert answer("8xB200", 10, 700_000).dollars_per_fix is None
+    assert answer("8xMI355X", 10, 700_000).dollars_per_fix is None
 
 
 def test_timelines_have_no_gaps_and_begin_with_the_whole_prompt() -> None:
