@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from m3agent.serving.facts.table import Row, rows
@@ -28,6 +29,8 @@ class EngineRow(Row):
     metrics: str = ""
     metrics_series: tuple[str, ...] = ()
     """Names of metrics: share of the KV cache in use, evicted sequences, tokens that the cache had, all prompt tokens."""
+    images: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Repositories of its container images by the GPUs' vendor; a tag is `v` and the version."""
     planned_parser: str = ""
     planned_fp8: str = "fp8"
     """Name of the fp8 type of its KV cache."""
