@@ -98,8 +98,8 @@ def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...
     known = [field.name for field in fields(kind)]
     parsed: list[SomeRow] = []
     owners: dict[str, int] = {}
-    for number, entry in enumerate(raw_rows(table, text), start=1):
-        where = f"row {number} ({next(iter(entry.values()), 'empty')!s:.60})"
+    for line, entry in zip(_lines(table, text), raw_rows(table, text), strict=True):
+        where = f"line {line} ({next(iter(entry.values()), 'empty')!s:.60})"
         try:
             _check_entry(entry, known)
             row = read(kind, entry)
@@ -108,11 +108,9 @@ def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...
             raise _error(table, f"{where}, field {error}") from None
         for name in row.names:
             if name in owners:
-                raise _error(
-                    table,
-                    f"{where}, field name: row {owners[name]} is called {name} too; rename or remove one",
-                )
-        owners |= dict.fromkeys(row.names, number)
+                said = f"field name: line {owners[name]} has {name} too; rename or remove one"
+                raise _error(table, f"{where}, {said}")
+        owners |= dict.fromkeys(row.names, line)
         parsed.append(row)
     return tuple(parsed)
 
@@ -203,9 +201,15 @@ def raw_rows(table: str, text: str) -> list[dict[str, Any]]:
     except ValueError as error:
         raise _error(table, f"it is not TOML ({error})") from None
     entries = data.get(kind)
-    if set(data) != {kind} or not isinstance(entries, list):
+    if set(data) != {kind} or not isinstance(entries, list) or len(entries) != len(_lines(table, text)):
         raise _error(table, f"every row begins with [[{kind}]], and nothing stands outside the rows")
     return entries
+
+
+def _lines(table: str, text: str) -> list[int]:
+    """Return the number of the line with which each row begins."""
+    head = re.compile(rf"\s*\[\[\s*{table.removesuffix('s')}\s*\]\]")
+    return [number for number, line in enumerate(text.splitlines(), start=1) if head.match(line)]
 
 
 def checked(template: str, values: Collection[str]) -> str:

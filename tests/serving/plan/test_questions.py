@@ -113,7 +113,7 @@ QUESTIONS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = 
     # The following were asked later.
     "four DGX Spark": (
         {"gpus": "4 DGX Spark"},
-        (r"^1 +vllm +nvfp4 +4x1xGB10 +TP4 ", "eugr/spark-vllm-docker#290", "no price of the GB10 is known"),
+        (r"^1 +vllm +nvfp4 +4x1xGB10 +TP4 ", "eugr/spark-vllm-docker#290"),
         (),
     ),
     "SGLang on four B200": (
@@ -165,7 +165,11 @@ QUESTIONS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = 
     ),
     "H800": (
         {"gpus": "8xH800", "gpu_memory": 80},
-        ("whether M3's kernels run on the H800 is unknown", "M3 crashed on H800 NVL", "has no --gpu-memory"),
+        (
+            "whether M3's kernels run on the H800 is unknown",
+            "M3 crashed on H800 NVL",
+            "no price of the H800 is known",
+        ),
         (),
     ),
     "sixteen sequences of 128K on eight H200": (
@@ -175,13 +179,8 @@ QUESTIONS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = 
     ),
     "the price of B200": (
         {"gpus": "4xB200"},
-        (r"^cost +\$27\.16 an hour \(on demand, RunPod's price list of October 2026\)$",),
+        (r"^cost +\$[\d.]+ an hour \(on demand, .*price list of",),
         ("unknown",),
-    ),
-    "the price of MI355X": (
-        {"gpus": "8xMI355X"},
-        ("no price of the MI355X is known: give that of a GPU-hour with --gpu-price",),
-        (r"\$\d",),
     ),
     "forty agents on eight H200": (
         {"gpus": "8xH200", "agents": 40, "repository_tokens": 300_000},
