@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from functools import cache
@@ -66,15 +66,21 @@ def print_facts(wanted: str | None, *, as_json: bool) -> None:
     """
     listed = list(facts(datetime.now(UTC).date()))
     if wanted is not None:
-        in_table = [fact for fact in listed if fact.table == wanted]
-        listed = in_table or [fact for fact in listed if wanted.lower() in _text(asdict(fact)).lower()]
-        if not listed:
-            raise UsageError(f"no row says {wanted}, and {unknown('table', wanted, TABLES)}")
+        listed = _with(wanted, listed)
     if as_json:
         print_json([json.loads(json.dumps(asdict(fact), default=str)) for fact in listed])
-    else:
-        width = columns_of(sys.stdout) or IN_PIPES
-        print_bytes("\n".join(_shown(fact, width) for fact in listed).encode())
+        return
+    width = columns_of(sys.stdout) or IN_PIPES
+    print_bytes("\n".join(_shown(fact, width) for fact in listed).encode())
+
+
+def _with(wanted: str, listed: Sequence[Fact]) -> list[Fact]:
+    """Return the rows of a table, or those in which a word stands. Raises UsageError: there are none."""
+    in_table = [fact for fact in listed if fact.table == wanted]
+    shown = in_table or [fact for fact in listed if wanted.lower() in _text(asdict(fact)).lower()]
+    if not shown:
+        raise UsageError(f"no row says {wanted}, and {unknown('table', wanted, TABLES)}")
+    return shown
 
 
 def facts(today: date) -> Iterator[Fact]:
@@ -113,10 +119,10 @@ def _text(value: Any, *, inner: bool = False) -> str:
         case bool():
             return str(value).lower()
         case dict():
-            pairs = ", ".join(f"{name} = {_text(one, inner=True)}" for name, one in value.items())
+            pairs = ", ".join(f"{name} = {_text(part, inner=True)}" for name, part in value.items())
             return f"{{ {pairs} }}" if inner else pairs
         case list():
-            parts: Collection[str] = [_text(one, inner=True) for one in value]
-            return f"[{', '.join(parts)}]" if inner else ", ".join(parts)
-    said = " ".join(str(value).split())
-    return said if said or not inner else '""'
+            parts = ", ".join(_text(part, inner=True) for part in value)
+            return f"[{parts}]" if inner else parts
+    words = " ".join(str(value).split())
+    return words if words or not inner else '""'

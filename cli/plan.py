@@ -125,13 +125,9 @@ def plan(
 
     Exit codes: 0 there is a plan; 2 no plan for the GPUs named, or wrong use; 3 no plan for this machine's GPUs.
     """
-    if facts:
-        from m3agent.cli.facts import print_facts
-
-        print_facts(table, as_json=as_json)
+    if facts or table:
+        _print_facts(table, given=facts, as_json=as_json)
         return
-    if table is not None:
-        raise UsageError(f"not expected here: {table}; name GPUs with --gpus, a table with --facts")
     if recipe is not None:
         _print_recipe(recipe, context, vision=vision, as_json=as_json)
         return
@@ -420,6 +416,14 @@ def needed(wish: PlanRequest) -> str:
         f"M3 needs at least {fleets[0].memory / GIB:,.0f} GiB of GPU memory for {held}; nearest "
         f"that fits: {', '.join(named)}; or {hosted}"
     )
+
+
+def _print_facts(table: str | None, *, given: bool, as_json: bool) -> None:
+    from m3agent.cli.facts import print_facts
+
+    if not given:
+        raise UsageError(f"not expected here: {table}; name GPUs with --gpus, a table with --facts")
+    print_facts(table, as_json=as_json)
 
 
 def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool) -> None:

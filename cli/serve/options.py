@@ -486,7 +486,7 @@ def _wish(
         typical=asked.typical,
         precision=Precision(asked.precision) if asked.precision else checkpoint.precision,
         engine=None if asked.engine is None else EngineKind(asked.engine),
-        own=bool(checkpoint.name) and checkpoint.name not in CHECKPOINTS.values(),
+        own=checkpoint.name not in ("", *CHECKPOINTS.values()),
         vision=asked.vision,
         shape=checkpoint.shape if checkpoint.whole else SMALLEST,
         draft_use=DraftUse.OFF if why else DraftUse(asked.draft),

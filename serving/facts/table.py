@@ -108,8 +108,8 @@ def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...
             raise _error(table, f"{where}, field {error}") from None
         for name in row.names:
             if name in owners:
-                said = f"field name: line {owners[name]} has {name} too; rename or remove one"
-                raise _error(table, f"{where}, {said}")
+                doubled = f"field name: line {owners[name]} has {name} too; rename or remove one"
+                raise _error(table, f"{where}, {doubled}")
         owners |= dict.fromkeys(row.names, line)
         parsed.append(row)
     return tuple(parsed)
@@ -286,22 +286,27 @@ def _test(name: str, wanted: Any, kind: Any = str) -> Test:
     for word, limit in tests.items():
         if word not in ("is", *_TESTS):
             raise ValueError(f"{name}: {unknown('test', word, list(_TESTS))}")
-        for value in limit if isinstance(limit, list) else [limit]:
-            _check_value(name, value, str if word == "has" else kind)
-    least = [tests[word] for word in ("over", "least") if word in tests]
-    if "most" in tests and least and tests["most"] < max(least):
-        raise ValueError(f"{name}: the range is upside down, nothing is from {max(least)} to {tests['most']}")
+        _check_values(name, limit, str if word == "has" else kind)
     if "is" in tests:
         return tuple(wanted).__contains__ if isinstance(wanted, list) else lambda value: bool(value == wanted)
+    _check_limits(name, tests)
     made = [_TESTS[word](limit) for word, limit in tests.items()]
     return made[0] if len(made) == 1 else lambda value: all(fits(value) for fits in made)
 
 
-def _check_value(name: str, value: object, kind: Any) -> None:
-    """Check that a setting can have a value; an empty text means that it was not given."""
-    if value != "":
+def _check_limits(name: str, tests: Mapping[str, Any]) -> None:
+    """Check that a value can be at least the lower limit and at most the upper one."""
+    least = max((tests[word] for word in ("over", "least") if word in tests), default=None)
+    if least is not None and tests.get("most", least) < least:
+        raise ValueError(f"{name}: the range is upside down, nothing is from {least} to {tests['most']}")
+
+
+def _check_values(name: str, wanted: object, kind: Any) -> None:
+    """Check that a setting can have a value, or each of a list; an empty text means that it was not given."""
+    for value in wanted if isinstance(wanted, list) else [wanted]:
         try:
-            read(kind, value)
+            if value != "":
+                read(kind, value)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
 

@@ -40,26 +40,13 @@ KEY = "$M3AGENT_API_KEY"
 Whoever starts the server fills it in, in an environment or a private file.
 """
 
-_OF_A_PLAN = {
-    "predicted": bool,
-    "precision": Precision,
-    "index_dtype": KvDtype,
-    "ep": bool,
-    "dp": int,
-    "draft": str,
-    "host_cache": bool,
-}
-_CONDITIONS = {
-    "engine": Engine,
-    "vendor": Vendor,
-    "context": int,
-    "vision": bool,
-    "loopback": bool,
-    "kv_dtype": KvCacheDtype,
-    "msa": bool,
-    "planned": bool,
-    **_OF_A_PLAN,
-}
+_OF_A_PLAN = {"precision": Precision, "index_dtype": KvDtype, "dp": int, "draft": str} | dict.fromkeys(
+    ("predicted", "ep", "host_cache"), bool
+)
+_OF_A_RECIPE = {"engine": Engine, "vendor": Vendor, "context": int, "kv_dtype": KvCacheDtype} | dict.fromkeys(
+    ("vision", "loopback", "msa", "planned"), bool
+)
+_CONDITIONS = _OF_A_RECIPE | _OF_A_PLAN
 """The settings that conditions may name, with the types of their values."""
 _Wanted = Annotated[Condition, PlainValidator(lambda wanted: Condition(wanted, _CONDITIONS))]
 

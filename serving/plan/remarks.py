@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, PlainValidator
 
@@ -21,18 +21,27 @@ if TYPE_CHECKING:
 ERROR = 0.03
 """Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""
 
-_SETTINGS = {
-    **dict.fromkeys(("enough", "msa", "fp8", "fp8_index", "draft", "drafting", "draft_here", "tight"), bool),
+_FLAGS = (
+    "enough",
+    "msa",
+    "fp8",
+    "fp8_index",
+    "draft",
+    "drafting",
+    "draft_here",
+    "tight",
+    "narrow",
+    "gpu_known",
+    "vision",
+)
+_SETTINGS: dict[str, Any] = dict.fromkeys(_FLAGS, bool) | {
     "host": Literal["idle", "small", "used"],
     "unused": int,
-    "narrow": bool,
     "gpu": Literal["measured", "given", "documented"],
-    "gpu_known": bool,
     "engine": EngineKind,
     "architecture": Architecture,
     "precision": Precision,
     "checkpoint": Literal["documented", "own", "none"],
-    "vision": bool,
 }
 """The settings that conditions may name, with the types of their values."""
 _VALUES = (
