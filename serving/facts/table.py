@@ -13,7 +13,7 @@ import re
 import string
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import date
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -95,13 +95,13 @@ def raw_text(table: str) -> str:
 
 def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...]:
     """Parse the text of a table. Raises TableError: the text is not TOML, or has a malformed row."""
-    known = [field.name for field in fields(kind)]
     parsed: list[SomeRow] = []
     owners: dict[str, int] = {}
     for line, entry in zip(_lines(table, text), raw_rows(table, text), strict=True):
-        where = f"line {line} ({next(iter(entry.values()), 'empty')!s:.60})"
+        name = next((value for value in entry.values() if isinstance(value, str)), "empty")
+        where = f"line {line} ({name[:60]})"
         try:
-            _check_entry(entry, known)
+            _check_entry(entry, kind)
             row = read(kind, entry)
             row.check()
         except ValueError as error:
@@ -115,19 +115,19 @@ def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...
     return tuple(parsed)
 
 
-def _check_entry(entry: Mapping[str, Any], known: Collection[str]) -> None:
+def _check_entry(entry: Mapping[str, Any], kind: type[Row]) -> None:
     """Check what holds for every field. Raises ValueError, which begins with the field's name."""
+    known = {field.name: field.default is field.default_factory is MISSING for field in fields(kind)}
     for name, value in entry.items():
         if name not in known:
             raise ValueError(f"{name}: {unknown('field', name, known)}")
         for number in _numbers(value):
             if not 0 <= number < math.inf:
                 raise ValueError(f"{name}: {number} is no number of a table; give 0 or more")
-    for name in ("source", "date"):
-        if entry.get(name, "") == "":
-            raise ValueError(
-                f"{name}: it is missing; every row says where it comes from, and when it was written"
-            )
+    for name, is_needed in known.items():
+        if is_needed and (not str(entry.get(name, "")).strip() or entry[name] == []):
+            lacking = "empty" if name in entry else "missing"
+            raise ValueError(f"{name}: it is {lacking}; the file's first lines explain it")
 
 
 def _numbers(value: Any) -> Iterator[float]:
@@ -158,14 +158,13 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 _PLAIN = {
-    "missing": "it is missing; the file's first lines explain it",
     "string_type": "{} is no text; write it in quotes",
     "bool_type": "{} is neither true nor false; write one of them, without quotes",
     "float_type": "{} is no number; write digits without quotes, such as 139.8",
     "int_type": "{} is no whole number; write digits without quotes, such as 8",
     "int_from_float": "{} is no whole number; write it without a point, such as 8",
-    "tuple_type": '{} is no list; write it in brackets, such as ["a", "b"]',
-    "frozen_set_type": '{} is no list; write it in brackets, such as ["a", "b"]',
+    "tuple_type": "{} is no list; write it in brackets",
+    "frozen_set_type": "{} is no list; write it in brackets",
     "dict_type": '{} is no table; write it in braces, such as {{ name = "value" }}',
 }
 """What is wrong with a value, by pydantic's names of errors."""
@@ -186,7 +185,7 @@ def unknown(what: str, name: str, known: Collection[str]) -> str:
     """Say that there is no setting, table or the like of this name, which one may be meant, and which there are."""
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     meant = f"did you mean {near[0]}? The" if near else "the"
-    return f"there is no {what} {name}; {meant} {what}s are {', '.join(filter(None, known))}"
+    return f"there is no {what} {name or '(empty)'}; {meant} {what}s are {', '.join(filter(None, known))}"
 
 
 def raw_rows(table: str, text: str) -> list[dict[str, Any]]:
@@ -212,8 +211,11 @@ def _lines(table: str, text: str) -> list[int]:
     return [number for number, line in enumerate(text.splitlines(), start=1) if head.match(line)]
 
 
-def checked(template: str, values: Collection[str]) -> str:
+def checked(template: str, values: Collection[str], kinds: Mapping[str, Any] | None = None) -> str:
     """Return a format string that names nothing but these values and their fields.
+
+    Args:
+        kinds: The classes of values that have fields.
 
     Raises:
         ValueError: It names something else.
@@ -221,7 +223,18 @@ def checked(template: str, values: Collection[str]) -> str:
     for _, name, _, _ in string.Formatter().parse(template):
         if name is not None and name.partition(".")[0] not in values:
             raise ValueError(f"{{{name}}} is no value; the values are {', '.join(values)}")
+        _check_field(name or "", kinds or {})
     return template
+
+
+def _check_field(name: str, kinds: Mapping[str, Any]) -> None:
+    """Check that a value such as `wish` has the field that `wish.context` names. Raises ValueError: it has none."""
+    value, _, inner = name.partition(".")
+    if inner and value in kinds:
+        has = {field.name for field in fields(kinds[value])} | set(dir(kinds[value]))
+        if inner.partition(".")[0] not in has:
+            public = sorted(f"{value}.{field}" for field in has if field[0] != "_")
+            raise ValueError(unknown("field", f"{{{name}}}", public))
 
 
 def filled(table: str, template: str, values: Mapping[str, object]) -> str:
@@ -341,6 +354,13 @@ def _bounds(versions: str) -> list[tuple[bool, Version]]:
         versions, [bound for least, bound in bounds if least], [bound for least, bound in bounds if not least]
     )
     return bounds
+
+
+def version_range(versions: str) -> str:
+    """Return a range of versions such as `>=0.25,<0.27.1`, or an empty text. Raises ValueError: it is none, or upside down."""
+    if versions:
+        _bounds(versions)
+    return versions
 
 
 def pip_versions(versions: str) -> str:

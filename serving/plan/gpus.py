@@ -10,10 +10,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Annotated
 
-from m3agent.serving.facts.table import Row, rows, within
+from pydantic import AfterValidator
+
+from m3agent.serving.facts.table import Row, rows, version_range, within
 from m3agent.serving.plan.kinds import EngineKind, Precision
-from m3agent.serving.plan.memory_model import GIB
+from m3agent.serving.plan.memory_model import GIB, possible_tp
 from m3agent.util.errors import UsageError
 
 MOST_GPUS = 1024
@@ -83,6 +86,9 @@ class Gpu(Row):
             )
         if bool(self.prices) == (self.spot is None and self.on_demand is None):
             raise ValueError("prices: it says where spot and on_demand come from; give all, or none of them")
+        if self.architecture.startswith("cdna") != (self.vendor is Vendor.AMD):
+            raise ValueError(f"vendor: {self.vendor} has no GPUs of the architecture {self.architecture}")
+        _check_layouts("trtllm_tp", self.trtllm_tp)
 
     @property
     def usable_bytes(self) -> int:
@@ -101,7 +107,7 @@ class ArchitectureRow(Row):
     precisions: tuple[Precision, ...]
     """Precisions of the weights to try if the user names none, in order of preference."""
     fp8_cache: bool = True
-    fp8_index: str = ""
+    fp8_index: Annotated[str, AfterValidator(version_range)] = ""
     """Versions of vLLM that are planned with index keys in fp8; empty for none."""
     sglang_tp: tuple[int, ...] = ()
     """Tensor-parallel sizes of SGLang's cookbook for M3."""
@@ -110,6 +116,10 @@ class ArchitectureRow(Row):
     vllm_env: Mapping[str, str] = field(default_factory=dict[str, str])
     vllm_mxfp8_env: Mapping[str, str] = field(default_factory=dict[str, str])
     """The same for MXFP8 weights, in addition."""
+
+    def check(self) -> None:
+        """Check the layouts. Raises ValueError, which begins with the field's name."""
+        _check_layouts("sglang_tp", self.sglang_tp)
 
     def offered(self, engine: EngineKind | None) -> tuple[Precision, ...]:
         """Return the precisions to try with an engine if the user names none, in order of preference."""
@@ -122,6 +132,12 @@ class ArchitectureRow(Row):
     def has_fp8_index(self, version: str | None) -> bool:
         """Return whether a version of vLLM has index keys in fp8; None means that a version can be chosen."""
         return bool(self.fp8_index) and (version is None or within(version, self.fp8_index))
+
+
+def _check_layouts(field: str, sizes: tuple[int, ...]) -> None:
+    for size in sizes:
+        if not possible_tp(size):
+            raise ValueError(f"{field}: M3 cannot be spread over {size} GPUs; give powers of two")
 
 
 GIVEN = "given with --gpu-memory, less 1% for the driver"

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, PlainValidator
 
 from m3agent.serving.facts.table import Condition, Row, checked, filled, rows
-from m3agent.serving.plan.gpus import GIVEN, Architecture
+from m3agent.serving.plan.draft import Draft
+from m3agent.serving.plan.gpus import GIVEN, Architecture, Gpu
 from m3agent.serving.plan.host_cache import GIGABYTE, HostCache
 from m3agent.serving.plan.kinds import EngineKind, Precision
-from m3agent.serving.plan.memory_model import BLOCK, KvDtype, gib, kv_bytes_per_token
+from m3agent.serving.plan.memory_model import BLOCK, GpuMemory, KvDtype, gib, kv_bytes_per_token
+from m3agent.serving.plan.plan import Plan, PlanRequest, Profile
 from m3agent.serving.plan.recipe import CHECKPOINTS
-
-if TYPE_CHECKING:
-    from m3agent.serving.plan.plan import Plan, Profile
 
 ERROR = 0.03
 """Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""
@@ -62,6 +61,15 @@ _VALUES = (
     *("spare_tokens", "spare", "unfit", "wider", "draft_weights", "draft_token", "draft_fp8", "draft_tokens"),
     *("host_gb", "host_sequences", "host_least", "unused", "error", "safe"),
 )
+_KINDS = {
+    "plan": Plan,
+    "wish": PlanRequest,
+    "room": GpuMemory,
+    "host": HostCache,
+    "gpu": Gpu,
+    "draft": Draft,
+    "usual": Profile,
+}
 _Wanted = Annotated[Condition, PlainValidator(lambda wanted: Condition(wanted, _SETTINGS))]
 
 
@@ -72,7 +80,7 @@ class Remark(Row):
     what: Literal["reason", "warning", "advice"]
     when: tuple[_Wanted, ...] = ()
     """Groups of settings for which the row applies; one of them is enough, and none means always."""
-    said: Annotated[str, AfterValidator(lambda said: checked(said, _VALUES))]
+    said: Annotated[str, AfterValidator(lambda said: checked(said, _VALUES, _KINDS))]
 
 
 REMARKS = rows(Remark, "remarks")
