@@ -81,7 +81,7 @@ def rows(kind: type[SomeRow], table: str) -> tuple[SomeRow, ...]:
     names = {name for row in parsed for name in row.names}
     for name in kind.needed:
         if name not in names:
-            raise _error(table, f"there is no row {name}, which m3agent needs")
+            raise table_error(table, f"there is no row {name}, which m3agent needs")
     return parsed
 
 
@@ -90,7 +90,7 @@ def raw_text(table: str) -> str:
     try:
         return (pkgutil.get_data("m3agent.serving.facts", f"{table}.toml") or b"").decode()
     except (OSError, ValueError) as error:
-        raise _error(table, str(error)) from None
+        raise table_error(table, str(error)) from None
 
 
 def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...]:
@@ -105,11 +105,11 @@ def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...
             row = read(kind, entry)
             row.check()
         except ValueError as error:
-            raise _error(table, f"{where}, field {error}") from None
+            raise table_error(table, f"{where}, field {error}") from None
         for name in row.names:
             if name in owners:
                 doubled = f"field name: line {owners[name]} has {name} too; rename or remove one"
-                raise _error(table, f"{where}, {doubled}")
+                raise table_error(table, f"{where}, {doubled}")
         owners |= dict.fromkeys(row.names, line)
         parsed.append(row)
     return tuple(parsed)
@@ -198,10 +198,10 @@ def raw_rows(table: str, text: str) -> list[dict[str, Any]]:
     try:
         data = tomllib.loads(text)
     except ValueError as error:
-        raise _error(table, f"it is not TOML ({error})") from None
+        raise table_error(table, f"it is not TOML ({error})") from None
     entries = data.get(kind)
     if set(data) != {kind} or not isinstance(entries, list) or len(entries) != len(_lines(table, text)):
-        raise _error(table, f"every row begins with [[{kind}]], and nothing stands outside the rows")
+        raise table_error(table, f"every row begins with [[{kind}]], and nothing stands outside the rows")
     return entries
 
 
@@ -242,10 +242,11 @@ def filled(table: str, template: str, values: Mapping[str, object]) -> str:
     try:
         return template.format_map(values)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise _error(table, f"{template[:60]!r} cannot be filled in: {error}") from None
+        raise table_error(table, f"{template[:60]!r} cannot be filled in: {error}") from None
 
 
-def _error(table: str, said: str) -> TableError:
+def table_error(table: str, said: str) -> TableError:
+    """Return the error about a table, with the remedy."""
     return TableError(
         f"serving/facts/{table}.toml: {said}; correct it there, or install m3agent again to get the original"
     )

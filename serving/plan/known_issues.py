@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import AfterValidator, PlainValidator
 
-from m3agent.serving.facts.table import Condition, Row, pip_versions, read, rows, unknown
+from m3agent.serving.facts.table import Condition, Row, pip_versions, read, rows, table_error, unknown
 from m3agent.serving.plan.gpus import GPUS, Architecture, Vendor
 from m3agent.serving.plan.kinds import EngineKind, Precision
 from m3agent.serving.plan.memory_model import BLOCK, NATIVE_CONTEXT
@@ -197,8 +197,11 @@ def met(setup: Setup, severity: Severity | None = None) -> list[KnownIssue]:
 
 
 def needed_versions(setup: Setup) -> str:
-    """Return the versions of the engine that may serve a setup (PEP 440)."""
-    return next(row.versions for row in VERSIONS if applies(row.when, setup))
+    """Return the versions of the engine that may serve a setup (PEP 440). Raises TableError: no row applies."""
+    for row in VERSIONS:
+        if applies(row.when, setup):
+            return row.versions
+    raise table_error("versions", f"no row applies to every plan of {setup.engine}")
 
 
 def table() -> str:

@@ -6,9 +6,21 @@ from dataclasses import replace
 
 import pytest
 
+from m3agent.serving.errors import TableError
+from m3agent.serving.plan import known_issues, recipe
 from m3agent.serving.plan.gpus import Architecture, Vendor
 from m3agent.serving.plan.kinds import EngineKind, Precision
-from m3agent.serving.plan.known_issues import TRAPS, KnownIssue, Rope, Setup, Severity, example_setup, met
+from m3agent.serving.plan.known_issues import (
+    TRAPS,
+    VERSIONS,
+    KnownIssue,
+    Rope,
+    Setup,
+    Severity,
+    example_setup,
+    met,
+    needed_versions,
+)
 
 H200 = Setup(EngineKind.VLLM, Vendor.NVIDIA, Architecture.HOPPER, Precision.MXFP8, 131_072)
 B200 = replace(H200, architecture=Architecture.BLACKWELL)
@@ -75,3 +87,16 @@ def test_fp8_index_keys_need_nvidia_and_off_blackwell_a_version() -> None:
 @pytest.mark.parametrize("version", ["0.22.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0"])
 def test_bad_versions_of_vllm(version: str) -> None:
     assert met(replace(H200, version=version), Severity.REFUSE)
+
+
+def test_a_table_without_a_row_for_every_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_issues, "VERSIONS", VERSIONS[:-1])
+    with pytest.raises(
+        TableError, match=r"^serving/facts/versions.toml: no row applies to every plan of trtllm; "
+    ):
+        needed_versions(replace(B200, engine=EngineKind.TRTLLM))
+    monkeypatch.setattr(recipe, "RECIPES", ())
+    with pytest.raises(
+        TableError, match=r"^serving/facts/recipes.toml: no row has `plans` for vllm with mxfp8 on "
+    ):
+        recipe.nearest_recipe(H200)
