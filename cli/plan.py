@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from m3agent.cli.common import AsJson, Typical, option, print_bytes, print_json, say
+from m3agent.cli.common import AsJson, Typical, argument, option, print_bytes, print_json, say
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.token_count import some_tokens
@@ -61,6 +61,9 @@ Vision = Annotated[bool, option("--vision", "Load the image encoder as well.")]
 
 
 def plan(
+    table: Annotated[
+        str | None, argument("With --facts: only the rows of this table, or with this word.", "TABLE|WORD")
+    ] = None,
     gpus: Annotated[
         str | None,
         option(
@@ -114,7 +117,7 @@ def plan(
         ),
     ] = None,
     facts: Annotated[
-        bool, option("--facts", "Print the rows of m3agent's tables, their age, and their sources.")
+        bool, option("--facts", "Check m3agent's tables, and print their rows with values, sources and age.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -122,8 +125,8 @@ def plan(
 
     Exit codes: 0 there is a plan; 2 no plan for the GPUs named, or wrong use; 3 no plan for this machine's GPUs.
     """
-    if facts:
-        _print_facts(as_json=as_json)
+    if facts or table:
+        _print_facts(table, given=facts, as_json=as_json)
         return
     if recipe is not None:
         _print_recipe(recipe, context, vision=vision, as_json=as_json)
@@ -415,20 +418,12 @@ def needed(wish: PlanRequest) -> str:
     )
 
 
-def _print_facts(*, as_json: bool) -> None:
-    """Print the rows of the tables of facts."""
-    from datetime import UTC, datetime
+def _print_facts(table: str | None, *, given: bool, as_json: bool) -> None:
+    from m3agent.cli.facts import print_facts
 
-    from m3agent.serving.facts.table import facts
-    from m3agent.util.table import columns
-
-    rows = facts(datetime.now(UTC).date())
-    if as_json:
-        print_json([dataclasses.asdict(fact) for fact in rows])
-        return
-    table = [("TABLE", "ROW", "DATE", "DAYS", "SOURCE")]
-    table += [(fact.table, fact.row, fact.date, str(fact.days), fact.source) for fact in rows]
-    print_bytes(columns(table).encode())
+    if not given:
+        raise UsageError(f"not expected here: {table}; name GPUs with --gpus, a table with --facts")
+    print_facts(table, as_json=as_json)
 
 
 def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool) -> None:

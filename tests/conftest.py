@@ -24,6 +24,7 @@ import typer.main
 from hypothesis import settings
 from pytest import ParameterSet
 
+from m3agent.cli.facts import kinds
 from m3agent.sandbox.backends.bwrap_machine import barred_by, command
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
@@ -33,6 +34,8 @@ from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.images.kept import REPOSITORY
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.serving.errors import TableError
+from m3agent.serving.facts.table import rows
 from scripts.docs import browser
 from tests.agent.repositories import Files, NewRepo, run_git, write_files
 from tests.installs import build
@@ -87,6 +90,16 @@ STARTERS = {
     "wheel",
 }
 """Fixtures that start sandboxes, servers or processes."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Check the tables of facts first: a malformed row would end the import of many modules, each with a traceback."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        try:
+            for table, kind in kinds().items():
+                rows(kind, table)
+        except TableError as error:
+            pytest.exit(str(error), returncode=pytest.ExitCode.TESTS_FAILED)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -17,7 +17,7 @@ from m3agent.util.sanitize import printable_line
 from m3agent.util.table import fitting
 
 if TYPE_CHECKING:
-    from m3agent.serving.plan.plan import Cost, Memory, Plan
+    from m3agent.serving.plan.plan import Memory, Plan
 
 IN_PIPES = 80
 """Width in cells of what is drawn for a pipe or a file."""
@@ -79,7 +79,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         f"{gib(memory.other)} activations and buffers, {gib(memory.free)} free",
         "KV cache": f"{plan.kv_tokens:,} tokens{ranks}: {counted(plan.sequences, 'whole sequence')} at a time",
         "speed": speed(plan),
-        **_costs(plan.cost),
+        **_costs(plan),
     }
     found = [(name, text) for name, text in known.items() if text]
     found += [("why", reason) for reason in plan.reasons]
@@ -88,10 +88,11 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     return found
 
 
-def _costs(cost: Cost) -> dict[str, str]:
+def _costs(plan: Plan) -> dict[str, str]:
     """Return the cost, and the speed from which a server of one's own is cheaper; empty texts if unknown."""
+    cost = plan.cost
     if cost.dollars_per_hour is None:
-        price = "unknown: give the price of a GPU-hour with --gpu-price"
+        price = f"no price of the {plan.fleet.gpu.name} is known: give that of a GPU-hour with --gpu-price"
     else:
         spot = (
             "" if cost.spot_dollars_per_hour is None else f", {text.price(cost.spot_dollars_per_hour)} spot"

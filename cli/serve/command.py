@@ -206,9 +206,9 @@ def _server_files(asked: ServeRequest, folder: Path | None, *, dry_run: bool) ->
         )
     made = serve_choice.cluster_files if asked.kubernetes else serve_choice.server_files
     choice, files = made(asked, os.environ)
-    if dry_run or folder is None:
-        from m3agent.cli.serve.dry_run import files_text
+    from m3agent.cli.serve.dry_run import about_servers, files_text
 
+    if dry_run or folder is None:
         _print_script(files_text(choice, files, "--kubernetes" if asked.kubernetes else "--write"))
         return
     try:
@@ -219,6 +219,8 @@ def _server_files(asked: ServeRequest, folder: Path | None, *, dry_run: bool) ->
         raise UsageError(f"{folder} exists: name a new folder") from None
     except OSError as error:
         raise EnvironmentFault(f"{folder} cannot be written: {error.strerror}; name another folder") from None
+    for line in about_servers(choice):
+        print_note(line)
     print_note(f"m3agent: wrote {', '.join(files)} into {folder}")
     print_note(f"m3agent: {how_to_start(files, folder, asked.port or FIRST_PORT)}")
 

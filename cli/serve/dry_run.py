@@ -121,10 +121,14 @@ def _started(
     return job.argv, job.env, job.files
 
 
+def about_servers(choice: Choice) -> list[str]:
+    """Return what `m3agent plan` says of each of several servers, and what the user should know."""
+    return [*_notes(choice), "each server:", *_plan_of(choice)]
+
+
 def files_text(choice: Choice, files: Mapping[str, str], option: str) -> str:
     """Return files of servers as text; the plan of each server is in comments."""
-    lines = [*_notes(choice), "each server:", *_plan_of(choice)]
-    lines.append(f"{'next':<12} {option} FOLDER without --dry-run writes these files")
+    lines = [*about_servers(choice), f"{'next':<12} {option} FOLDER without --dry-run writes these files"]
     text = "".join(f"# {line}\n" for line in lines)
     # documents of YAML need a line between them, so that `kubectl apply -f -` takes them all
     starts = {name: "---\n" if name.endswith(".yaml") else "\n" for name in files}

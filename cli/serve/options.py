@@ -41,7 +41,7 @@ from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts
 from m3agent.serving.plan.plan import Plan, PlanRequest
 from m3agent.serving.plan.planner import longest_context, plans, refusals
-from m3agent.serving.plan.recipe import Recipe, recipe
+from m3agent.serving.plan.recipe import CHECKPOINTS, Recipe, recipe
 from m3agent.util.errors import EnvironmentFault, UsageError
 
 SMALLEST = LayerCounts(dense=1, sparse=1)
@@ -216,7 +216,7 @@ def _places(asked: ServeRequest, given: Fleet) -> tuple[list[Place], Fleet]:
 
 
 def cluster_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choice, dict[str, str]]:
-    """Plan one server in a Kubernetes cluster; `asked.gpus` are those of its machines.
+    """Plan one server in a Kubernetes cluster, or with llm-d as many as fit; `asked.gpus` are all GPUs.
 
     Returns:
         What it starts, and the files by name.
@@ -230,16 +230,32 @@ def cluster_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choi
             "--kubernetes takes a plan and starts nothing here: leave out --recipe, --slurm, --servers, --node-rank and "
             "--router dynamo"
         )
-    host = "127.0.0.1" if asked.router == "llm-d" else "0.0.0.0"  # noqa: S104  # other pods reach it, with a key
-    choice = choose(replace(asked, host=host), environ, key=None, local=False)
+    if asked.router == "llm-d":
+        given = detect(environ).fleet if asked.gpus is None else _named(asked.gpus)
+        machine = replace(given, nodes=1)
+        each = replace(asked, gpus=str(machine), concurrency=-(-asked.concurrency // given.nodes))
+        choice = choose(replace(each, host="127.0.0.1"), environ, key=None, local=False)
+        assert choice.plan is not None, "made for a plan only"
+        return choice, _cluster_files(asked, choice, replicas=given.count // choice.plan.count)
+    choice = choose(replace(asked, host="0.0.0.0"), environ, key=None, local=False)  # noqa: S104  # other pods reach it, with a key
+    assert choice.plan is not None and choice.fleet is not None, "made for a plan only"
+    if choice.plan.nodes == 1 and (fit := choice.fleet.count // choice.plan.count) > 1:
+        note = (
+            f"{choice.fleet} are enough for {fit} servers, and the files have one, on {choice.plan.gpus}: --router llm-d writes all "
+            "of them, and keeps a session with its server"
+        )
+        choice = replace(choice, notes=(*choice.notes, note))
     return choice, _cluster_files(asked, choice)
 
 
 def _cluster_files(asked: ServeRequest, choice: Choice, replicas: int = 1) -> dict[str, str]:
     plan = choice.plan
     assert plan is not None, "made for a plan only"
+    amd = plan.vendor is Vendor.AMD
     cluster = Cluster(
-        "amd.com/gpu" if plan.vendor is Vendor.AMD else "nvidia.com/gpu",
+        "amd.com/gpu" if amd else "nvidia.com/gpu",
+        "amd.com/gpu.product-name" if amd else "nvidia.com/gpu.product",
+        plan.fleet.gpu.products,
         weights=plan.memory.weights * plan.count,
         replicas=replicas,
         llm_d=asked.router == "llm-d",
@@ -470,6 +486,7 @@ def _wish(
         typical=asked.typical,
         precision=Precision(asked.precision) if asked.precision else checkpoint.precision,
         engine=None if asked.engine is None else EngineKind(asked.engine),
+        own=checkpoint.name not in ("", *CHECKPOINTS.values()),
         vision=asked.vision,
         shape=checkpoint.shape if checkpoint.whole else SMALLEST,
         draft_use=DraftUse.OFF if why else DraftUse(asked.draft),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from m3agent.serving.check.checklist import FULL, LOW_HIT_RATE
@@ -27,11 +27,16 @@ class PanelRow(Row):
     """A graph of the dashboard."""
 
     name: str
-    engine: str
+    engine: Literal["all", "vllm", "sglang", "trtllm", "dynamo"]
     unit: str
     queries: tuple[str, ...]
     said: str
     """What it shows, and what to do about it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its engine and its name: two engines may have a panel of one name."""
+        return (f"{self.engine}: {self.name}",)
 
 
 PANELS = rows(PanelRow, "panels")

@@ -32,6 +32,13 @@ class ModelRow(Row):
     leave_out: tuple[str, ...] = ()
     """Parameters that it refuses."""
 
+    def check(self) -> None:
+        """Compare the prices. Raises ValueError, which begins with the field's name."""
+        if self.cached is not None and self.cached > self.prompt:
+            raise ValueError(
+                f"cached: {self.cached} is more than prompt, {self.prompt}: the range is upside down"
+            )
+
     @property
     def prices(self) -> Prices:
         """The prices of its tokens."""

@@ -5,18 +5,26 @@ The code only evaluates the rows. Each file explains its fields in its first lin
 
 from __future__ import annotations
 
+import difflib
+import json
+import math
 import pkgutil
+import re
 import string
 import tomllib
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from datetime import date
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from m3agent.serving.errors import TableError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 TABLES = (
     "engines",
@@ -44,6 +52,17 @@ class Row:
     """Where the row comes from: a document, a file of a program, an issue, a measurement."""
     date: date
     """When the row was written, or last compared with its source."""
+    needed: ClassVar[Sequence[str]] = ()
+    """Names of the rows that the program asks for."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What only this row of its table may be called; empty if rows have no names."""
+        name = getattr(self, "name", "")
+        return (name,) if name else ()
+
+    def check(self) -> None:
+        """Compare the fields with each other. Raises ValueError, which begins with the field's name: they contradict."""
 
 
 SomeRow = TypeVar("SomeRow", bound=Row)
@@ -56,9 +75,14 @@ def rows(kind: type[SomeRow], table: str) -> tuple[SomeRow, ...]:
         kind: Class of the rows; its fields and their types are the schema.
 
     Raises:
-        TableError: The file cannot be read, is not TOML, or has a malformed row.
+        TableError: The file cannot be read, is not TOML, has a malformed row, or lacks one that is needed.
     """
-    return parse_rows(kind, table, raw_text(table))
+    parsed = parse_rows(kind, table, raw_text(table))
+    names = {name for row in parsed for name in row.names}
+    for name in kind.needed:
+        if name not in names:
+            raise table_error(table, f"there is no row {name}, which m3agent needs")
+    return parsed
 
 
 def raw_text(table: str) -> str:
@@ -66,28 +90,102 @@ def raw_text(table: str) -> str:
     try:
         return (pkgutil.get_data("m3agent.serving.facts", f"{table}.toml") or b"").decode()
     except (OSError, ValueError) as error:
-        raise _error(table, str(error)) from None
+        raise table_error(table, str(error)) from None
 
 
 def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...]:
     """Parse the text of a table. Raises TableError: the text is not TOML, or has a malformed row."""
-    from pydantic import TypeAdapter, ValidationError
-
-    adapter, known = TypeAdapter(kind), [field.name for field in fields(kind)]
-    parsed = []
-    for number, row in enumerate(raw_rows(table, text), start=1):
-        where = f"row {number} ({next(iter(row.values()), 'empty')!s:.60})"
-        if strange := [name for name in row if name not in known]:
-            raise _error(table, f"{where} has a field {strange[0]}; the fields are {', '.join(known)}")
+    parsed: list[SomeRow] = []
+    owners: dict[str, int] = {}
+    for line, entry in zip(_lines(table, text), raw_rows(table, text), strict=True):
+        name = next((value for value in entry.values() if isinstance(value, str)), "empty")
+        where = f"line {line} ({name[:60]})"
         try:
-            parsed.append(adapter.validate_python(row))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(map(str, first["loc"])) or "one of the fields"
-            raise _error(
-                table, f"{where}, field {place}: {first['msg'].removeprefix('Value error, ')}"
-            ) from None
+            _check_entry(entry, kind)
+            row = read(kind, entry)
+            row.check()
+        except ValueError as error:
+            raise table_error(table, f"{where}, field {error}") from None
+        for name in row.names:
+            if name in owners:
+                doubled = f"field name: line {owners[name]} has {name} too; rename or remove one"
+                raise table_error(table, f"{where}, {doubled}")
+        owners |= dict.fromkeys(row.names, line)
+        parsed.append(row)
     return tuple(parsed)
+
+
+def _check_entry(entry: Mapping[str, Any], kind: type[Row]) -> None:
+    """Check what holds for every field. Raises ValueError, which begins with the field's name."""
+    known = {field.name: field.default is field.default_factory is MISSING for field in fields(kind)}
+    for name, value in entry.items():
+        if name not in known:
+            raise ValueError(f"{name}: {unknown('field', name, known)}")
+        for number in _numbers(value):
+            if not 0 <= number < math.inf:
+                raise ValueError(f"{name}: {number} is no number of a table; give 0 or more")
+    for name, is_needed in known.items():
+        if is_needed and (not str(entry.get(name, "")).strip() or entry[name] == []):
+            lacking = "empty" if name in entry else "missing"
+            raise ValueError(f"{name}: it is {lacking}; the file's first lines explain it")
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(inner)
+
+
+def read(kind: Any, value: object) -> Any:
+    """Return a value of TOML as a type wants it. Raises ValueError, which begins with the place within the value."""
+    from pydantic import ValidationError
+
+    try:  # as JSON, because there a list may be a tuple, but a text is never a number
+        return _adapter(kind).validate_json(json.dumps(value, default=str), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ", ".join(f"entry {part + 1}" if isinstance(part, int) else part for part in first["loc"])
+        raise ValueError(f"{place}: {_plain(first)}" if place else _plain(first)) from None
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+_PLAIN = {
+    "string_type": "{} is no text; write it in quotes",
+    "bool_type": "{} is neither true nor false; write one of them, without quotes",
+    "float_type": "{} is no number; write digits without quotes, such as 139.8",
+    "int_type": "{} is no whole number; write digits without quotes, such as 8",
+    "int_from_float": "{} is no whole number; write it without a point, such as 8",
+    "tuple_type": "{} is no list; write it in brackets",
+    "frozen_set_type": "{} is no list; write it in brackets",
+    "dict_type": '{} is no table; write it in braces, such as {{ name = "value" }}',
+}
+"""What is wrong with a value, by pydantic's names of errors."""
+
+
+def _plain(error: Mapping[str, Any]) -> str:
+    """Say what is wrong with a value, and what is allowed."""
+    kind, value = error["type"], json.dumps(error["input"], default=str, ensure_ascii=False)[:60]
+    if kind in ("enum", "literal_error"):
+        allowed = re.findall("'([^']*)'", str(error.get("ctx", {}).get("expected")))
+        return unknown("value", str(error["input"]), allowed)
+    if kind.startswith("date"):
+        return f"{value} is no date; write it like 2026-11-29"
+    return _PLAIN[kind].format(value) if kind in _PLAIN else error["msg"].removeprefix("Value error, ")
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> str:
+    """Say that there is no setting, table or the like of this name, which one may be meant, and which there are."""
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+    meant = f"did you mean {near[0]}? The" if near else "the"
+    return f"there is no {what} {name or '(empty)'}; {meant} {what}s are {', '.join(filter(None, known))}"
 
 
 def raw_rows(table: str, text: str) -> list[dict[str, Any]]:
@@ -100,53 +198,24 @@ def raw_rows(table: str, text: str) -> list[dict[str, Any]]:
     try:
         data = tomllib.loads(text)
     except ValueError as error:
-        raise _error(table, f"it is not TOML ({error})") from None
+        raise table_error(table, f"it is not TOML ({error})") from None
     entries = data.get(kind)
-    if set(data) != {kind} or not isinstance(entries, list):
-        raise _error(table, f"every row begins with [[{kind}]], and nothing stands outside the rows")
+    if set(data) != {kind} or not isinstance(entries, list) or len(entries) != len(_lines(table, text)):
+        raise table_error(table, f"every row begins with [[{kind}]], and nothing stands outside the rows")
     return entries
 
 
-@dataclass(frozen=True)
-class Fact:
-    """A row as a list of all tables shows it."""
-
-    table: str
-    row: str
-    """The row's name, or the beginning of what it says."""
-    date: str
-    days: int
-    source: str
+def _lines(table: str, text: str) -> list[int]:
+    """Return the number of the line with which each row begins."""
+    head = re.compile(rf"\s*\[\[\s*{table.removesuffix('s')}\s*\]\]")
+    return [number for number, line in enumerate(text.splitlines(), start=1) if head.match(line)]
 
 
-def facts(today: date) -> list[Fact]:
-    """Return the rows of all tables, in the order of `TABLES`. Raises TableError: a table cannot be read."""
-    listed = []
-    for table in TABLES:
-        for number, row in enumerate(raw_rows(table, raw_text(table)), start=1):
-            written, name = row.get("date"), next((str(row[key]) for key in _NAMING if key in row), "")
-            if not isinstance(written, date):
-                raise _error(
-                    table, f"row {number} ({name:.60}), field date: it is not a date such as 2026-11-29"
-                )
-            if table in ("changes", "versions"):  # several engines have rows of the same name
-                name = f"{row['when'][0].get('engine')}: {name}"
-            if table == "remarks":
-                name = f"{name}: {row.get('said', '')}"
-            short = name if len(name) <= _NAME_CELLS else f"{name[: _NAME_CELLS - 1]}…"
-            listed.append(
-                Fact(table, short, str(written), (today - written).days, str(row.get("source", "")))
-            )
-    return listed
-
-
-_NAMING = ("name", "what", "said", "versions", "pattern")
-"""Fields that name a row for people, the first that it has."""
-_NAME_CELLS = 60
-
-
-def checked(template: str, values: Collection[str]) -> str:
+def checked(template: str, values: Collection[str], kinds: Mapping[str, Any] | None = None) -> str:
     """Return a format string that names nothing but these values and their fields.
+
+    Args:
+        kinds: The classes of values that have fields.
 
     Raises:
         ValueError: It names something else.
@@ -154,7 +223,18 @@ def checked(template: str, values: Collection[str]) -> str:
     for _, name, _, _ in string.Formatter().parse(template):
         if name is not None and name.partition(".")[0] not in values:
             raise ValueError(f"{{{name}}} is no value; the values are {', '.join(values)}")
+        _check_field(name or "", kinds or {})
     return template
+
+
+def _check_field(name: str, kinds: Mapping[str, Any]) -> None:
+    """Check that a value such as `wish` has the field that `wish.context` names. Raises ValueError: it has none."""
+    value, _, inner = name.partition(".")
+    if inner and value in kinds:
+        has = {field.name for field in fields(kinds[value])} | set(dir(kinds[value]))
+        if inner.partition(".")[0] not in has:
+            public = sorted(f"{value}.{field}" for field in has if field[0] != "_")
+            raise ValueError(unknown("field", f"{{{name}}}", public))
 
 
 def filled(table: str, template: str, values: Mapping[str, object]) -> str:
@@ -162,16 +242,19 @@ def filled(table: str, template: str, values: Mapping[str, object]) -> str:
     try:
         return template.format_map(values)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise _error(table, f"{template[:60]!r} cannot be filled in: {error}") from None
+        raise table_error(table, f"{template[:60]!r} cannot be filled in: {error}") from None
 
 
-def _error(table: str, said: str) -> TableError:
+def table_error(table: str, said: str) -> TableError:
+    """Return the error about a table, with the remedy."""
     return TableError(
         f"serving/facts/{table}.toml: {said}; correct it there, or install m3agent again to get the original"
     )
 
 
 Test = Callable[[Any], bool]
+Settings = Mapping[str, Any]
+"""The settings that conditions may name, with the types of their values."""
 
 _TESTS: Mapping[str, Callable[[Any], Test]] = {
     "not": lambda wanted: lambda value: value not in (wanted if isinstance(wanted, list) else [wanted]),
@@ -189,10 +272,10 @@ class Condition:
     and `env` has conditions on variables. Planning evaluates many conditions, so the tests are made once.
 
     Raises:
-        ValueError: It names a setting, a test or a version that does not exist.
+        ValueError: It names a setting, a value, a test or a version that does not exist, or nothing can meet it.
     """
 
-    def __init__(self, wanted: Mapping[str, Any], settings: Collection[str]) -> None:
+    def __init__(self, wanted: Mapping[str, Any], settings: Settings) -> None:
         self.tests: list[tuple[str, Test]] = []
         for name, one in wanted.items():
             if name == "versions":
@@ -200,8 +283,8 @@ class Condition:
                 self.tests.append(("version", partial(within, versions=one)))
                 continue
             if name not in settings:
-                raise ValueError(f"there is no setting {name}; the settings are {', '.join(settings)}")
-            self.tests.append((name, _variables(one) if name == "env" else _test(name, one)))
+                raise ValueError(unknown("setting", name, settings))
+            self.tests.append((name, _variables(one) if name == "env" else _test(name, one, settings[name])))
 
     def holds(self, settings: Mapping[str, Any]) -> bool:
         """Return whether all settings have a wanted value."""
@@ -212,15 +295,34 @@ class Condition:
         return True
 
 
-def _test(name: str, wanted: Any) -> Test:
-    if isinstance(wanted, list):
-        return tuple(wanted).__contains__
-    if not isinstance(wanted, dict):
-        return lambda value: bool(value == wanted)
-    if strange := set(wanted) - set(_TESTS):
-        raise ValueError(f"there is no test {strange.pop()} for {name}; the tests are {', '.join(_TESTS)}")
-    tests = [_TESTS[word](limit) for word, limit in wanted.items()]
-    return tests[0] if len(tests) == 1 else lambda value: all(fits(value) for fits in tests)
+def _test(name: str, wanted: Any, kind: Any = str) -> Test:
+    tests = wanted if isinstance(wanted, dict) else {"is": wanted}
+    for word, limit in tests.items():
+        if word not in ("is", *_TESTS):
+            raise ValueError(f"{name}: {unknown('test', word, list(_TESTS))}")
+        _check_values(name, limit, str if word == "has" else kind)
+    if "is" in tests:
+        return tuple(wanted).__contains__ if isinstance(wanted, list) else lambda value: bool(value == wanted)
+    _check_limits(name, tests)
+    made = [_TESTS[word](limit) for word, limit in tests.items()]
+    return made[0] if len(made) == 1 else lambda value: all(fits(value) for fits in made)
+
+
+def _check_limits(name: str, tests: Mapping[str, Any]) -> None:
+    """Check that a value can be at least the lower limit and at most the upper one."""
+    least = max((tests[word] for word in ("over", "least") if word in tests), default=None)
+    if least is not None and tests.get("most", least) < least:
+        raise ValueError(f"{name}: the range is upside down, nothing is from {least} to {tests['most']}")
+
+
+def _check_values(name: str, wanted: object, kind: Any) -> None:
+    """Check that a setting can have a value, or each of a list; an empty text means that it was not given."""
+    for value in wanted if isinstance(wanted, list) else [wanted]:
+        try:
+            if value != "":
+                read(kind, value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
 
 
 def _variables(wanted: Mapping[str, Any]) -> Test:
@@ -249,4 +351,36 @@ def _bounds(versions: str) -> list[tuple[bool, Version]]:
             bounds.append((sign == ">=", Version(part.removeprefix(sign) if part.startswith(sign) else "")))
         except InvalidVersion:
             raise ValueError(f"{versions!r} is not a range of versions such as >=0.25,<0.27.1") from None
+    _check_order(
+        versions, [bound for least, bound in bounds if least], [bound for least, bound in bounds if not least]
+    )
     return bounds
+
+
+def version_range(versions: str) -> str:
+    """Return a range of versions such as `>=0.25,<0.27.1`, or an empty text. Raises ValueError: it is none, or upside down."""
+    if versions:
+        _bounds(versions)
+    return versions
+
+
+def pip_versions(versions: str) -> str:
+    """Return a range of versions as pip writes it, such as `>=0.24,!=0.25.*`. Raises ValueError: it is none, or upside down."""
+    try:
+        parts = list(SpecifierSet(versions))
+    except InvalidSpecifier:
+        parts = []
+    if not parts:
+        raise ValueError(f"{versions!r} is not a range of versions such as >=0.24,!=0.25.*")
+    by_sign = {
+        sign: [Version(part.version) for part in parts if part.operator.startswith(sign)] for sign in "<>"
+    }
+    _check_order(versions, by_sign[">"], by_sign["<"])
+    return versions
+
+
+def _check_order(versions: str, least: list[Version], most: list[Version]) -> None:
+    if least and most and max(least) >= min(most):
+        raise ValueError(
+            f"the range {versions} is upside down: no version is from {max(least)} to {min(most)}"
+        )

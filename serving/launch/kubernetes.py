@@ -1,4 +1,4 @@
-"""Files for Kubernetes: a volume with the weights, one server on one machine or on several, and its scaling.
+"""Files for Kubernetes: a volume with the weights, one server on one machine or on several, its metrics and its network.
 
 A server on one machine is a Deployment. One on several machines is a LeaderWorkerSet (kubernetes-sigs/lws), whose first pod
 answers HTTP. Objects that do not depend on the engine's command are in kubernetes.toml. Nothing is started here, and no cluster
@@ -39,6 +39,8 @@ _EVENTS_PORT = 5556
 _CACHE, _OFFLINE = {"HF_HOME": "/models"}, {"HF_HUB_OFFLINE": "1"}
 _MOST_TIMES = 4
 """The scaler adds servers up to this multiple."""
+_CPUS, _MEMORY_GIB = 4, 8
+"""What a server asks for with each GPU, beside its shared memory (assumed: a process a GPU, and one that answers)."""
 _SPARE = 1.2
 """Size of the volume for the weights, as a multiple of the weights: an interrupted download leaves parts."""
 
@@ -49,6 +51,10 @@ class Cluster:
 
     resource: str
     """Name by which the cluster counts the GPUs: nvidia.com/gpu or amd.com/gpu."""
+    product_label: str
+    """Label of the nodes with the GPU's name."""
+    products: tuple[str, ...]
+    """Values of that label on nodes that may run a server; empty if unknown."""
     weights: int
     replicas: int = 1
     llm_d: bool = False
@@ -60,17 +66,20 @@ def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
     _check(job, cluster)
     option = LaunchCommand.of(job.argv).option("--served-model-name")
     served = option[1] if option and len(option) > 1 else job.model
-    gpus = {cluster.resource: str(job.gpus // job.nodes)}
-    downloads = (f"hf download {shlex.quote(model)}" for model in filter(None, (job.model, job.draft)))
+    each, shared = job.gpus // job.nodes, SHARED_GIB + math.ceil(job.host_cache / GIB)
+    gpus = {cluster.resource: str(each)}
     values = {
         "storage": f"{math.ceil(cluster.weights * _SPARE / GIB)}Gi",
         "image": job.image,
-        "download": " && ".join(downloads),
+        "download": _download(job),
         "replicas": cluster.replicas,
         "nodes": job.nodes,
         "resource": cluster.resource,
         "gpus": gpus,
-        "shared": f"{SHARED_GIB + math.ceil(job.host_cache / GIB)}Gi",
+        "requests": {**gpus, "cpu": str(_CPUS * each), "memory": f"{_MEMORY_GIB * each + shared}Gi"},
+        "shared": f"{shared}Gi",
+        "product_label": cluster.product_label,
+        "products": list(cluster.products),
         "variables": _variables(job, cluster),
         "most": cluster.replicas * _MOST_TIMES,
         "model": served,
@@ -86,7 +95,8 @@ def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
         command = _command(job, argv, served if cluster.llm_d else None)
         args = [*command.positional, *sum(command.options, ())]
         container = made("container", program=list(command.program), args=args)
-        return made("pod", container={**container, **(templates["answers"] if answers else {})})
+        spec = made("pod", container={**container, **(templates["answers"] if answers else {})})
+        return {**spec, **(made("placed") if cluster.products else {})}
 
     if job.nodes == 1:
         servers = made("deployment", pod=pod(job.argv))
@@ -100,16 +110,24 @@ def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
     files = {
         "weights.yaml": yaml_text(made("claim"), made("download"), head=heads["weights"]),
         "servers.yaml": yaml_text(
-            servers, made("service"), made("disruption"), head=heads["llm_d" if cluster.llm_d else "servers"]
+            *(servers, made("service"), made("disruption"), made("network")),
+            head=_filled(heads["llm_d" if cluster.llm_d else "servers"], values),
         ),
+        "monitoring.yaml": yaml_text(made("monitor"), head=heads["monitor"]),
     }
-    if job.engine == "vllm":
-        scaler = made("scaler", api=servers["apiVersion"], kind=servers["kind"])
-        files["autoscaling.yaml"] = yaml_text(scaler, head=heads["scaler"])
     if cluster.llm_d:
+        files["autoscaling.yaml"] = yaml_text(made("scaler"), head=heads["scaler"])
         router = made("values", plugins=yaml_text(made("router")))
         files["values.yaml"] = yaml_text(router, head=heads["values"])
     return files
+
+
+def _download(job: EngineJob) -> str:
+    """Return the shell command that downloads the weights: the revision that the engine reads, if its command names one."""
+    revision = LaunchCommand.of(job.argv).option("--revision") or ()
+    words = [["hf", "download", job.model, *(["--revision", revision[-1]] if revision[1:] else [])]]
+    words += [["hf", "download", job.draft]] if job.draft else []
+    return " && ".join(map(shlex.join, words))
 
 
 def _templates() -> dict[str, Any]:

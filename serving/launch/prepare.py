@@ -16,6 +16,7 @@ from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
 from m3agent.serving.plan.command_setup import setup_of
+from m3agent.serving.plan.engines import ENGINES
 from m3agent.serving.plan.known_issues import Setup, Severity, met
 from m3agent.serving.plan.listing import OptionListing, listing, problems, versions
 from m3agent.serving.plan.overlay import (
@@ -194,14 +195,14 @@ def why_barred(plan: Plan, setup: Setup, version: str) -> str:
 
 
 def _image(recipe: Recipe, plan: Plan | None, setup: Setup | None) -> str | None:
-    """Return the image for a job: that of the newest vLLM which may serve the plan, otherwise the recipe's.
+    """Return the image for a job: that of the newest engine which may serve the plan, otherwise the recipe's.
 
     The recipes' image for MiniMax M3 has a vLLM from before 0.24 (its page: pushed on 2026-06-12).
     """
-    if plan is None or setup is None or recipe.engine != "vllm" or recipe.image is None:
+    repository = ENGINES[recipe.engine].images.get(recipe.vendor)
+    if plan is None or setup is None or repository is None:
         return recipe.image
-    may_serve = [version for version in versions("vllm") if not why_barred(plan, setup, version)]
-    repository = recipe.image.partition(":")[0]
+    may_serve = [version for version in versions(recipe.engine) if not why_barred(plan, setup, version)]
     return f"{repository}:v{max(may_serve, key=Version)}" if may_serve else recipe.image
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from m3agent.serving.facts.table import Row, rows
@@ -12,7 +13,8 @@ from m3agent.serving.facts.table import Row, rows
 class EngineRow(Row):
     """An engine. The texts say what to do if a running server lacks something; they are empty if nothing is known."""
 
-    name: str
+    needed = ("vllm", "sglang", "trtllm", "dynamo")
+    name: Literal["vllm", "sglang", "trtllm", "dynamo"]
     title: str
     package: str
     too_old: str
@@ -27,6 +29,8 @@ class EngineRow(Row):
     metrics: str = ""
     metrics_series: tuple[str, ...] = ()
     """Names of metrics: share of the KV cache in use, evicted sequences, tokens that the cache had, all prompt tokens."""
+    images: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Repositories of its container images by the GPUs' vendor; a tag is `v` and the version."""
     planned_parser: str = ""
     planned_fp8: str = "fp8"
     """Name of the fp8 type of its KV cache."""
@@ -34,7 +38,7 @@ class EngineRow(Row):
     """What keeps its KV cache in the machine's memory."""
 
 
-ENGINES = {row.name: row for row in rows(EngineRow, "engines")}
+ENGINES: dict[str, EngineRow] = {row.name: row for row in rows(EngineRow, "engines")}
 
 Lacking = Literal["prefix_cache", "cached_tokens", "tokenizer", "fp8_cache", "chunked_prefill", "metrics"]
 

@@ -10,10 +10,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Annotated
 
-from m3agent.serving.facts.table import Row, rows, within
-from m3agent.serving.plan.kinds import Precision
-from m3agent.serving.plan.memory_model import GIB
+from pydantic import AfterValidator
+
+from m3agent.serving.facts.table import Row, rows, version_range, within
+from m3agent.serving.plan.kinds import EngineKind, Precision
+from m3agent.serving.plan.memory_model import GIB, possible_tp
 from m3agent.util.errors import UsageError
 
 MOST_GPUS = 1024
@@ -44,6 +47,7 @@ class Architecture(StrEnum):
 class Gpu(Row):
     """One kind of GPU; `source` is that of its memory."""
 
+    needed = ("H200",)
     name: str
     """Name, with the memory size where the GPU comes in two sizes."""
     vendor: Vendor
@@ -62,8 +66,29 @@ class Gpu(Row):
     """Maximum number of GPUs in one machine."""
     trtllm_tp: tuple[int, ...] = ()
     """Tensor-parallel sizes of TensorRT-LLM on one node, for which it has msa kernels."""
+    products: tuple[str, ...] = ()
+    """Names under which clusters label it: `nvidia.com/gpu.product`, `amd.com/gpu.product-name`."""
     known: bool = True
     """False if the user gave only its name and memory; the rest is then assumed to be as on an H200."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name and the other ways to write it."""
+        return (self.name, *self.aliases)
+
+    def check(self) -> None:
+        """Compare the fields. Raises ValueError, which begins with the field's name."""
+        if not self.usable_gib or not self.node:
+            raise ValueError(f"{'node' if self.usable_gib else 'usable_gib'}: it is 0; give what the GPU has")
+        if self.spot is not None and self.on_demand is not None and self.spot > self.on_demand:
+            raise ValueError(
+                f"spot: {self.spot} is more than on_demand, {self.on_demand}: the range is upside down"
+            )
+        if bool(self.prices) == (self.spot is None and self.on_demand is None):
+            raise ValueError("prices: it says where spot and on_demand come from; give all, or none of them")
+        if self.architecture.startswith("cdna") != (self.vendor is Vendor.AMD):
+            raise ValueError(f"vendor: {self.vendor} has no GPUs of the architecture {self.architecture}")
+        _check_layouts("trtllm_tp", self.trtllm_tp)
 
     @property
     def usable_bytes(self) -> int:
@@ -75,13 +100,14 @@ class Gpu(Row):
 class ArchitectureRow(Row):
     """What the engines have for an architecture."""
 
+    needed = tuple(Architecture)
     name: Architecture
     documented: bool = True
     """True if a recipe page has M3 on it."""
     precisions: tuple[Precision, ...]
     """Precisions of the weights to try if the user names none, in order of preference."""
     fp8_cache: bool = True
-    fp8_index: str = ""
+    fp8_index: Annotated[str, AfterValidator(version_range)] = ""
     """Versions of vLLM that are planned with index keys in fp8; empty for none."""
     sglang_tp: tuple[int, ...] = ()
     """Tensor-parallel sizes of SGLang's cookbook for M3."""
@@ -91,9 +117,27 @@ class ArchitectureRow(Row):
     vllm_mxfp8_env: Mapping[str, str] = field(default_factory=dict[str, str])
     """The same for MXFP8 weights, in addition."""
 
+    def check(self) -> None:
+        """Check the layouts. Raises ValueError, which begins with the field's name."""
+        _check_layouts("sglang_tp", self.sglang_tp)
+
+    def offered(self, engine: EngineKind | None) -> tuple[Precision, ...]:
+        """Return the precisions to try with an engine if the user names none, in order of preference."""
+        return (
+            self.sglang_precisions
+            if engine is EngineKind.SGLANG and self.sglang_precisions
+            else self.precisions
+        )
+
     def has_fp8_index(self, version: str | None) -> bool:
         """Return whether a version of vLLM has index keys in fp8; None means that a version can be chosen."""
         return bool(self.fp8_index) and (version is None or within(version, self.fp8_index))
+
+
+def _check_layouts(field: str, sizes: tuple[int, ...]) -> None:
+    for size in sizes:
+        if not possible_tp(size):
+            raise ValueError(f"{field}: M3 cannot be spread over {size} GPUs; give powers of two")
 
 
 GIVEN = "given with --gpu-memory, less 1% for the driver"
@@ -167,7 +211,7 @@ class UnknownGpu(UsageError):
 
 
 def parse_gpus(text: str, memory: int | None = None) -> Fleet:
-    """Parse a number of GPUs: `H200` (one), `8xH200`, `2x4xGB200` (two nodes of four), `8 x h20-141GB`.
+    """Parse a number of GPUs: `H200` or `DGX Spark` (one), `8xH200`, `2x4xGB200` (two nodes of four), `8 x h20-141GB`.
 
     More GPUs than one machine has are spread over several: `8xGB200` means `2x4xGB200`, and so does `2xGB200 NVL4`. An NVL72 is
     a rack of 18 machines.
@@ -196,7 +240,10 @@ def parse_gpus(text: str, memory: int | None = None) -> Fleet:
 
 
 def _counted(spec: str) -> str:
-    """Return `2xgb200 nvl4`, two boards of four GPUs, as the number of GPUs: `8xgb200`."""
+    """Return `2xgb200 nvl4`, two boards of four GPUs, as the number of GPUs: `8xgb200`; `dgx spark` is one, `4 dgx spark` are four."""
+    if spec.upper().replace(" ", "-") in ALIASES:
+        return f"1x{spec}"
+    spec = re.sub(r"^([0-9]{1,6}) +(?=[a-z])", r"\1x", spec)
     board = re.fullmatch(r"(?:([0-9]{1,4})x)?(.*?[a-z0-9])[ -]?nvl([0-9]{1,3})", spec)
     return spec if board is None else f"{int(board[1] or 1) * int(board[3])}x{board[2]}"
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import PlainValidator
+from pydantic import AfterValidator, PlainValidator
 
-from m3agent.serving.facts.table import Condition, Row, rows
-from m3agent.serving.plan.gpus import Architecture, Vendor
+from m3agent.serving.facts.table import Condition, Row, pip_versions, read, rows, table_error, unknown
+from m3agent.serving.plan.gpus import GPUS, Architecture, Vendor
 from m3agent.serving.plan.kinds import EngineKind, Precision
 from m3agent.serving.plan.memory_model import BLOCK, NATIVE_CONTEXT
 
@@ -94,7 +94,7 @@ class Setup:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-_SETTINGS = tuple(one.name for one in fields(Setup))
+_SETTINGS = get_type_hints(Setup)
 Wanted = Annotated[Condition, PlainValidator(lambda wanted: Condition(wanted, _SETTINGS))]
 """Settings that a `Setup` may have."""
 
@@ -109,6 +109,17 @@ class KnownIssue(Row):
     """Groups of settings for which the row applies; one of them is enough."""
     effect: str
     remedy: str
+    example: Mapping[str, Any]
+    """A setup to which the row applies, by the settings in which it differs from vLLM with MXFP8 weights on H200."""
+    unlike: Mapping[str, Any]
+    """Changes of the example with which the row does not apply."""
+
+    def check(self) -> None:
+        """Check the row with its example. Raises ValueError, which begins with the field's name."""
+        if not applies(self.when, example_setup("example", self.example)):
+            raise ValueError("example: the row does not apply to it; correct the example, or `when`")
+        if applies(self.when, example_setup("unlike", {**self.example, **self.unlike})):
+            raise ValueError("unlike: with these changes the row still applies; correct them, or `when`")
 
     @property
     def sentence(self) -> str:
@@ -122,7 +133,7 @@ class VersionRow(Row):
 
     when: tuple[Wanted, ...]
     """Groups of settings for which the row applies; one of them is enough."""
-    versions: str
+    versions: Annotated[str, AfterValidator(pip_versions)]
 
 
 def applies(when: Sequence[Condition], setup: Setup) -> bool:
@@ -131,6 +142,28 @@ def applies(when: Sequence[Condition], setup: Setup) -> bool:
     return any(condition.holds(settings) for condition in when)
 
 
+def example_setup(field: str, settings: Mapping[str, Any]) -> Setup:
+    """Return the setup that an example names. A GPU that is not in the table has what the H200 has.
+
+    Raises:
+        ValueError: There is no such setting, or it cannot have that value; the message begins with `field`.
+    """
+    known = {}
+    for name, value in settings.items():
+        if name not in _SETTINGS:
+            raise ValueError(f"{field}: {unknown('setting', name, _SETTINGS)}")
+        try:
+            known[name] = read(_SETTINGS[name], value)
+        except ValueError as error:
+            raise ValueError(f"{field}, {name}: {error}") from None
+    gpu = GPUS.get(known.get("gpu", ""), GPUS["H200"])
+    base = Setup(
+        EngineKind.VLLM, gpu.vendor, gpu.architecture, Precision.MXFP8, _EXAMPLE_CONTEXT, gpu=gpu.name
+    )
+    return replace(base, **known)
+
+
+_EXAMPLE_CONTEXT = 131_072
 VERSIONS = rows(VersionRow, "versions")
 TRAPS = rows(KnownIssue, "issues")
 """All rows, in the order of the file."""
@@ -164,8 +197,11 @@ def met(setup: Setup, severity: Severity | None = None) -> list[KnownIssue]:
 
 
 def needed_versions(setup: Setup) -> str:
-    """Return the versions of the engine that may serve a setup (PEP 440)."""
-    return next(row.versions for row in VERSIONS if applies(row.when, setup))
+    """Return the versions of the engine that may serve a setup (PEP 440). Raises TableError: no row applies."""
+    for row in VERSIONS:
+        if applies(row.when, setup):
+            return row.versions
+    raise table_error("versions", f"no row applies to every plan of {setup.engine}")
 
 
 def table() -> str:

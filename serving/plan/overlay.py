@@ -21,10 +21,11 @@ from m3agent.serving.plan.command import LaunchCommand, Option, command_line, fl
 from m3agent.serving.plan.draft import DRAFT_METHOD
 from m3agent.serving.plan.gpus import Vendor
 from m3agent.serving.plan.host_cache import GIGABYTE, transfer_config
+from m3agent.serving.plan.kinds import Precision
 from m3agent.serving.plan.known_issues import overrides
 from m3agent.serving.plan.listing import listing, problems, versions
-from m3agent.serving.plan.memory_model import LONGEST_CONTEXT
-from m3agent.serving.plan.recipe import MSA_FILE, Recipe, filled, recipe, with_settings
+from m3agent.serving.plan.memory_model import LONGEST_CONTEXT, KvDtype
+from m3agent.serving.plan.recipe import MSA_FILE, Engine, Recipe, filled, recipe, with_settings
 from m3agent.util.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,8 +40,14 @@ KEY = "$M3AGENT_API_KEY"
 Whoever starts the server fills it in, in an environment or a private file.
 """
 
-_OF_A_PLAN = ("predicted", "precision", "index_dtype", "ep", "dp", "draft", "host_cache")
-_CONDITIONS = ("engine", "vendor", "context", "vision", "loopback", "kv_dtype", "msa", "planned", *_OF_A_PLAN)
+_OF_A_PLAN = {"precision": Precision, "index_dtype": KvDtype, "dp": int, "draft": str} | dict.fromkeys(
+    ("predicted", "ep", "host_cache"), bool
+)
+_OF_A_RECIPE = {"engine": Engine, "vendor": Vendor, "context": int, "kv_dtype": KvCacheDtype} | dict.fromkeys(
+    ("vision", "loopback", "msa", "planned"), bool
+)
+_CONDITIONS = _OF_A_RECIPE | _OF_A_PLAN
+"""The settings that conditions may name, with the types of their values."""
 _Wanted = Annotated[Condition, PlainValidator(lambda wanted: Condition(wanted, _CONDITIONS))]
 
 

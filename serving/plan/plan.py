@@ -54,6 +54,8 @@ class PlanRequest:
     """Length in tokens of a typical sequence (90th percentile of the work); None means the whole context."""
     precision: Precision | None = None
     engine: EngineKind | None = None
+    own: bool = False
+    """True if the user names a checkpoint that is not the documented one of its precision."""
     vision: bool = False
     shape: LayerCounts = M3
     """Layers of the checkpoint, if they differ from M3's."""

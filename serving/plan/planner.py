@@ -301,9 +301,9 @@ class _Way:
 
 def _ways(fleet: Fleet, wish: PlanRequest) -> Iterator[_Way]:
     """Yield every combination of engine, precision, layout, cache and draft."""
-    offered = ARCHITECTURES[fleet.gpu.architecture].precisions
+    row = ARCHITECTURES[fleet.gpu.architecture]
     for engine in PREFERRED if wish.engine is None else (wish.engine,):
-        for precision in offered if wish.precision is None else (wish.precision,):
+        for precision in row.offered(engine) if wish.precision is None else (wish.precision,):
             for split, nodes in _splits(engine, fleet, precision):
                 way = _Way(fleet, wish, engine, precision, split, nodes)
                 for (kv, index), draft in product(way.caches(), way.drafts()):

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from m3agent.serving.facts.table import Row, rows
+from m3agent.serving.facts.table import Row, rows, table_error
 from m3agent.serving.plan.command import command_line
 from m3agent.serving.plan.kinds import Precision
 from m3agent.serving.plan.known_issues import Setup, Wanted, applies
@@ -38,10 +38,10 @@ HTTP_HOST, HTTP_PORT = "HTTP_HOST", "HTTP_PORT"
 """Variables of Dynamo's scripts with the address and the port of its frontend."""
 
 
-def _words(command: object) -> list[str]:
+def _words(command: object) -> tuple[str, ...]:
     if not isinstance(command, str):
         raise ValueError("a command is one text")  # noqa: TRY004  # pydantic reports only this as a malformed row
-    return shlex.split(command)
+    return tuple(shlex.split(command))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +97,17 @@ def with_settings(text: str, settings: Mapping[str, object]) -> str:
 
 
 def nearest_recipe(setup: Setup) -> str:
-    """Return the name of the documented recipe that is nearest to a plan; the plan's values replace the recipe's."""
-    return next(known.name for known in RECIPES if applies(known.plans, setup))
+    """Return the name of the documented recipe that is nearest to a plan; the plan's values replace the recipe's.
+
+    Raises:
+        TableError: No recipe has a plan's settings.
+    """
+    for known in RECIPES:
+        if applies(known.plans, setup):
+            return known.name
+    raise table_error(
+        "recipes", f"no row has `plans` for {setup.engine} with {setup.precision} on {setup.gpu}"
+    )
 
 
 def recipe(name: str) -> Recipe:

@@ -4,26 +4,45 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, PlainValidator
 
 from m3agent.serving.facts.table import Condition, Row, checked, filled, rows
-from m3agent.serving.plan.gpus import GIVEN
+from m3agent.serving.plan.draft import Draft
+from m3agent.serving.plan.gpus import GIVEN, Architecture, Gpu
 from m3agent.serving.plan.host_cache import GIGABYTE, HostCache
-from m3agent.serving.plan.memory_model import BLOCK, KvDtype, gib, kv_bytes_per_token
+from m3agent.serving.plan.kinds import EngineKind, Precision
+from m3agent.serving.plan.memory_model import BLOCK, GpuMemory, KvDtype, gib, kv_bytes_per_token
+from m3agent.serving.plan.plan import Plan, PlanRequest, Profile
 from m3agent.serving.plan.recipe import CHECKPOINTS
-
-if TYPE_CHECKING:
-    from m3agent.serving.plan.plan import Plan, Profile
 
 ERROR = 0.03
 """Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""
 
-_SETTINGS = (
-    *("enough", "msa", "fp8", "fp8_index", "draft", "drafting", "draft_here", "tight", "host", "unused"),
-    *("narrow", "gpu", "gpu_known", "precision", "checkpoint", "vision"),
+_FLAGS = (
+    "enough",
+    "msa",
+    "fp8",
+    "fp8_index",
+    "draft",
+    "drafting",
+    "draft_here",
+    "tight",
+    "narrow",
+    "gpu_known",
+    "vision",
 )
+_SETTINGS: dict[str, Any] = dict.fromkeys(_FLAGS, bool) | {
+    "host": Literal["idle", "small", "used"],
+    "unused": int,
+    "gpu": Literal["measured", "given", "documented"],
+    "engine": EngineKind,
+    "architecture": Architecture,
+    "precision": Precision,
+    "checkpoint": Literal["documented", "own", "none"],
+}
+"""The settings that conditions may name, with the types of their values."""
 _VALUES = (
     *(
         "plan",
@@ -42,6 +61,15 @@ _VALUES = (
     *("spare_tokens", "spare", "unfit", "wider", "draft_weights", "draft_token", "draft_fp8", "draft_tokens"),
     *("host_gb", "host_sequences", "host_least", "unused", "error", "safe"),
 )
+_KINDS = {
+    "plan": Plan,
+    "wish": PlanRequest,
+    "room": GpuMemory,
+    "host": HostCache,
+    "gpu": Gpu,
+    "draft": Draft,
+    "usual": Profile,
+}
 _Wanted = Annotated[Condition, PlainValidator(lambda wanted: Condition(wanted, _SETTINGS))]
 
 
@@ -52,7 +80,7 @@ class Remark(Row):
     what: Literal["reason", "warning", "advice"]
     when: tuple[_Wanted, ...] = ()
     """Groups of settings for which the row applies; one of them is enough, and none means always."""
-    said: Annotated[str, AfterValidator(lambda said: checked(said, _VALUES))]
+    said: Annotated[str, AfterValidator(lambda said: checked(said, _VALUES, _KINDS))]
 
 
 REMARKS = rows(Remark, "remarks")
@@ -94,7 +122,9 @@ def _settings(plan: Plan, drafting: Plan | None) -> dict[str, object]:
         "gpu": {True: "measured", False: "given" if gpu.source == GIVEN else "documented"}[gpu.measured],
         "gpu_known": gpu.known,
         "precision": plan.precision,
-        "checkpoint": plan.precision in CHECKPOINTS,
+        "engine": plan.engine,
+        "architecture": plan.architecture,
+        "checkpoint": "own" if wish.own else "documented" if plan.precision in CHECKPOINTS else "none",
         "vision": wish.vision,
     }
 

@@ -163,7 +163,7 @@ def test_wrong_words_cost_no_slow_import(words: list[str]) -> None:
             "export",
             "no such command 'export' (did you mean m3agent sessions export or m3agent eval export?); see 'm3agent --help'.",
         ),
-        ("plan 8xH200", "not expected here: 8xH200; see 'm3agent plan --help'."),
+        ("plan 8xH200", "not expected here: 8xH200; name GPUs with --gpus, a table with --facts"),
         (
             "fix mean is wrong",
             "not expected here: is wrong (write the issue's text in quotes: m3agent fix 'TEXT'); see 'm3agent fix --help'.",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from m3agent.cli.facts import print_facts
 from m3agent.cli.plan import refusal
-from m3agent.serving.facts.table import TABLES
+from m3agent.serving.errors import TableError
+from m3agent.serving.facts.table import TABLES, raw_text
 from m3agent.serving.plan.gpus import GPUS, parse_gpus
 from m3agent.serving.plan.kinds import EngineKind, Precision
 from m3agent.serving.plan.plan import PlanRequest
@@ -52,14 +55,46 @@ def test_facts_have_their_age_and_source() -> None:
     found = json.loads(run("--facts", "--json").stdout)
     assert {row["table"] for row in found} == set(TABLES)
     (h200,) = (row for row in found if (row["table"], row["row"]) == ("gpus", "H200"))
-    assert (h200["date"], h200["source"]) == ("2026-11-21", GPUS["H200"].source)
+    assert (h200["date"], h200["source"]) == (str(GPUS["H200"].date), GPUS["H200"].source)
     remarks = [row["row"] for row in found if row["table"] == "remarks"]
     assert len(set(remarks)) == len(remarks), "a row is known by what it says"
+    assert h200["values"]["on_demand"] == GPUS["H200"].on_demand
     done = run("--facts")
     assert (done.returncode, done.stderr) == (0, "")
-    head, *lines = done.stdout.splitlines()
-    assert head.split() == ["TABLE", "ROW", "DATE", "DAYS", "SOURCE"]
-    assert len(lines) == len(found)
+    assert len(done.stdout.split("\n\n")) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("word", "heads"),
+    [("gpus", {"gpus"}), ("h100-80", {"gpus", "issues"}), ("on_demand", {"gpus"}), ("vllm#48603", None)],
+)
+def test_facts_of_a_table_or_with_a_word(word: str, heads: set[str] | None) -> None:
+    done = run("--facts", word)
+    assert (done.returncode, done.stderr) == (0, "")
+    blocks = done.stdout.split("\n\n")
+    assert heads is None or {block.partition(":")[0] for block in blocks} == heads
+    assert all("\n  source " in block and "\n  date " in block for block in blocks)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_prices_are_shown_with_their_names_and_their_source() -> None:
+    shown = run("--facts", "on_demand").stdout
+    price = re.escape(str(GPUS["H200"].on_demand))
+    assert re.search(rf"gpus: H200\n(?:  .*\n)*  on_demand +{price}\n  prices +\w.*\n", shown)
+
+
+def test_facts_refuse_a_malformed_table(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = raw_text("models").replace("\nprompt = ", "\nprompt = -")
+    monkeypatch.setattr(
+        "m3agent.serving.facts.table.raw_text", lambda table: text if table == "models" else raw_text(table)
+    )
+    with pytest.raises(
+        TableError, match=r"^serving/facts/models.toml: line \d+ \(MiniMax-M3\), field prompt: -.* is"
+    ):
+        print_facts("gpus", as_json=False)
+    assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
@@ -111,6 +146,11 @@ def test_facts_have_their_age_and_source() -> None:
             "`m3agent plan --gpus 8xH100-80 --agents 40 --repository-tokens 700000` says what to add",
         ),
         (["--gpus", "eight"], "write it like 8xH200"),
+        (
+            ["--facts", "gpuss"],
+            "no row says gpuss, and there is no table gpuss; did you mean gpus? The tables are engines,",
+        ),
+        (["8xH200"], "not expected here: 8xH200; name GPUs with --gpus"),
         (["--gpus", "8xH200", "--context", "3000000"], "3,000,000 tokens is out of range"),
         (["--gpus", "8xH200", "--context", "1024", "--typical", "4096"], "not within the context"),
         (["--gpus", "8xH200", "--concurrency", "0"], "concurrency"),

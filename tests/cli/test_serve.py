@@ -20,6 +20,10 @@ import pytest
 from m3agent.cli.help import EXAMPLES
 from m3agent.serving.launch.record import LOG, Phase, ServerRecord, live_servers
 from m3agent.serving.launch.server_set import how_to_start
+from m3agent.serving.plan.gpus import parse_gpus
+from m3agent.serving.plan.kinds import DraftUse
+from m3agent.serving.plan.plan import PlanRequest
+from m3agent.serving.plan.planner import plans
 from tests import command_line
 from tests.command_line import Process, run
 from tests.conftest import later, python_program
@@ -595,10 +599,15 @@ def test_several_servers_are_written_as_scripts(machine: Machine, tmp_path: Path
 
 def test_files_for_kubernetes_are_written_into_a_new_folder(machine: Machine, tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
-    done = machine.run("serve", "--kubernetes", str(folder), "--gpus", "8xH200")
+    done = machine.run("serve", "--kubernetes", str(folder), "--gpus", "2x8xH100")
     assert done.returncode == 0, done.stderr
-    names = ["autoscaling.yaml", "servers.yaml", "weights.yaml"]
+    names = ["monitoring.yaml", "servers.yaml", "weights.yaml"]
     assert sorted(path.name for path in folder.iterdir()) == names
+    plan = plans(parse_gpus("2x8xH100"), PlanRequest(draft_use=DraftUse.AUTO))[0]
+    assert all(said in done.stderr for said in (*plan.warnings, *plan.advice))
+    assert (
+        "2x8xH100-80 are enough for 2 servers, and the files have one, on 8xH100-80: --router" in done.stderr
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from packaging.specifiers import SpecifierSet
 
 from m3agent.cli.serve.command import refuse_search_options
 from m3agent.cli.serve.dry_run import dry_run, files_text
-from m3agent.cli.serve.options import ServeRequest, choose, cluster_files
+from m3agent.cli.serve.options import ServeRequest, choose, cluster_files, server_files
+from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.util.errors import UsageError
 
 
@@ -134,7 +137,15 @@ def test_files_for_kubernetes_leave_out_what_images_lack() -> None:
     printed = [item for item in yaml.safe_load_all(shown) if item]
     assert printed == [item for text in files.values() for item in yaml.safe_load_all(text) if item]
     router = cluster_files(replace(KUBERNETES, router="llm-d"), {})[1]
-    assert set(router) - set(files) == {"values.yaml"}
+    assert set(router) - set(files) == {"values.yaml", "autoscaling.yaml"}
+
+
+def test_llm_d_gets_as_many_servers_as_the_gpus_are_enough_for() -> None:
+    choice, files = cluster_files(replace(KUBERNETES, gpus="2x8xH100", router="llm-d", concurrency=4), {})
+    assert choice.plan is not None
+    assert (choice.plan.gpus, choice.plan.wish.concurrency) == ("8xH100-80", 2)
+    assert not any("unused" in warning for warning in choice.plan.warnings)
+    assert "\n  replicas: 2\n" in files["servers.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -152,3 +163,64 @@ def test_files_for_kubernetes_leave_out_what_images_lack() -> None:
 def test_what_kubernetes_files_cannot_have_is_refused(beside: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         cluster_files(replace(KUBERNETES, **beside), {})
+
+
+WORKLOADS = {
+    "plain": ServeRequest(gpus="8xH200"),
+    "two machines": TWO_NODES,
+    "a draft": ServeRequest(gpus="4xB200", draft="on"),
+    "a host cache": ServeRequest(gpus="8xH200", host_cache=400),
+    "images": ServeRequest(gpus="8xMI355X", vision=True),
+    "NVFP4": ServeRequest(gpus="4xB200", precision="nvfp4"),
+    "SGLang": ServeRequest(gpus="4xB200", engine="sglang", image="own:1"),
+    "SGLang on AMD": ServeRequest(gpus="8xMI300X", engine="sglang", image="own:1"),
+    "a revision": ServeRequest(gpus="8xH200", options=("--revision", "abc")),
+}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_command_that_is_written_is_taken_by_the_engines_parser(name: str) -> None:
+    asked = WORKLOADS[name]
+    texts = [dry_run(asked, {"HOME": "/nowhere"})]
+    if asked.gpus != TWO_NODES.gpus:
+        container = replace(asked, container=True, image=asked.image)
+        texts.append(dry_run(container, {"HOME": "/nowhere"}))
+    texts.append(dry_run(replace(asked, image=None, slurm=True), {"HOME": "/nowhere"}))
+    in_cluster = replace(asked, kubernetes=True)
+    commands = [*in_manifests(cluster_files(in_cluster, {})[1]["servers.yaml"])]
+    if asked.engine is None and asked.gpus != TWO_NODES.gpus:
+        commands += in_manifests(cluster_files(replace(in_cluster, router="llm-d"), {})[1]["servers.yaml"])
+        texts += server_files(replace(asked, servers="a,b"), {})[1].values()
+    commands += [command for text in texts for command in in_scripts(text)]
+    assert len(commands) >= 3
+    plan = choose(asked, {}, key=None, local=False).plan
+    assert plan is not None
+    for version in versions(plan.engine):
+        if version in SpecifierSet(plan.versions):
+            for command in commands:
+                assert problems(command, listing(plan.engine, version)) == [], (version, command)
+
+
+def in_manifests(text: str) -> list[list[str]]:
+    """The engine's commands in Kubernetes objects, with numbers in place of what the cluster fills in."""
+    servers = next(yaml.safe_load_all(text))["spec"]
+    group = servers.get("leaderWorkerTemplate")
+    pods = [servers["template"]] if group is None else [group["leaderTemplate"], group["workerTemplate"]]
+    containers = [pod["spec"]["containers"][0] for pod in pods]
+    return [
+        [re.sub(r"\$\(\w+\)", "1", word) for word in (*each["command"], *each["args"])] for each in containers
+    ]
+
+
+def in_scripts(text: str) -> list[list[str]]:
+    """The engine's commands in scripts and in files that comments show, with numbers in place of variables.
+
+    The image of a container stands between the words.
+    """
+    found = []
+    plain = re.sub(r"\$\w+", "1", re.sub(r"(?m)^#  ", "", text))
+    for line in re.sub(r" *\\\n *", " ", plain).splitlines():
+        start = re.search(r"\b(vllm|sglang|python3?) (?:\S+ )?(serve|-m sglang\.launch_server) ", line)
+        if start and not line.startswith("#"):
+            found.append([start[1], *start[2].split(), *shlex.split(line[start.end() :])])
+    return found

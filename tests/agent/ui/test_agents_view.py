@@ -8,12 +8,12 @@ from m3agent.agent.ui.agents_view import numbers, team_block, timeline
 from m3agent.serving.plan.agents import TOOL_SECONDS, TURNS, TeamPlan, team_plan
 from m3agent.serving.plan.gpus import parse_gpus
 from m3agent.serving.plan.kinds import EngineKind
-from m3agent.serving.plan.plan import PlanRequest
+from m3agent.serving.plan.plan import HardwarePrices, PlanRequest
 from m3agent.serving.plan.recipe import LICENCE
 
 
 def answer(gpus: str, agents: int, repository: int) -> TeamPlan:
-    found = team_plan(parse_gpus(gpus), PlanRequest(), agents, repository)
+    found = team_plan(parse_gpus(gpus), PlanRequest(), agents, repository, HardwarePrices(4.84))
     assert found is not None
     return found
 

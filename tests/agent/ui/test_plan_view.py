@@ -9,11 +9,11 @@ from m3agent.agent.ui.layout import Block, in_ascii
 from m3agent.agent.ui.plan_view import bar, described, overview, speed
 from m3agent.serving.plan.agents import team_plan
 from m3agent.serving.plan.gpus import parse_gpus
-from m3agent.serving.plan.plan import PlanRequest
+from m3agent.serving.plan.plan import HardwarePrices, PlanRequest
 from m3agent.serving.plan.planner import plans
 from m3agent.serving.plan.recipe import LICENCE
 
-FOUND = plans(parse_gpus("4xH200"), PlanRequest())
+FOUND = plans(parse_gpus("4xH200"), PlanRequest(), HardwarePrices(4.84))
 
 
 def lines(block: Block, width: int | None) -> list[str]:

@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from m3agent.serving.check import scrape
 from m3agent.serving.errors import TableError
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.kubernetes import NAME, PORT, SECRET, Cluster, kubernetes_files
@@ -43,7 +44,7 @@ JOB = EngineJob(
     image="image:1",
     model="org/m3",
 )
-CLUSTER = Cluster("nvidia.com/gpu", weights=400 * GIB)
+CLUSTER = Cluster("nvidia.com/gpu", "nvidia.com/gpu.product", ("NVIDIA-H200",), weights=400 * GIB)
 
 
 def objects(files: dict[str, str]) -> dict[str, dict[str, Any]]:
@@ -73,21 +74,22 @@ def test_the_objects_of_plans_fit_their_schemas(gpus: str, host_cache: int) -> N
     fleet = parse_gpus(gpus)
     resource = "amd.com/gpu" if fleet.gpu.vendor is Vendor.AMD else "nvidia.com/gpu"
     job = planned(gpus, PlanRequest(host_cache=host_cache))
-    found = objects(kubernetes_files(job, Cluster(resource, 400 * GIB)))
+    found = objects(kubernetes_files(job, Cluster(resource, "label", fleet.gpu.products, 400 * GIB)))
     kind = "LeaderWorkerSet" if job.nodes > 1 else "Deployment"
-    assert set(found) == {
-        *("PersistentVolumeClaim", "Job", "Service", "PodDisruptionBudget", "ScaledObject"),
-        kind,
-    }
-    assert found["ScaledObject"]["spec"]["scaleTargetRef"]["kind"] == kind
+    rest = ("PersistentVolumeClaim", "Job", "Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor")
+    assert set(found) == {*rest, kind}
     spec = found[kind]["spec"]
     pods = [spec["template"]] if job.nodes == 1 else list(pods_of(spec).values())
     for pod in pods:
         (container,) = pod["spec"]["containers"]
-        each = {resource: str(job.gpus // job.nodes)}
-        assert container["resources"] == {"limits": each, "requests": each}
+        count = job.gpus // job.nodes
         (shared,) = [one["emptyDir"]["sizeLimit"] for one in pod["spec"]["volumes"] if "emptyDir" in one]
-        assert int(shared.removesuffix("Gi")) == 16 + math.ceil(host_cache / GIB)
+        size = 16 + math.ceil(host_cache / GIB)
+        assert shared == f"{size}Gi"
+        each = {resource: str(count)}
+        more = {"cpu": str(4 * count), "memory": f"{8 * count + size}Gi"}
+        assert container["resources"] == {"limits": each, "requests": each | more}
+        assert ("affinity" in pod["spec"]) is bool(fleet.gpu.products)
         words = [
             *container["command"],
             *(word.replace("$(LWS_WORKER_INDEX)", "1") for word in container["args"]),
@@ -192,13 +194,66 @@ def test_llm_d_reads_the_blocks_that_the_servers_report() -> None:
     assert "secretKeyRef" not in files["servers.yaml"]
 
 
-def test_sglang_gets_its_key_as_an_option_and_no_scaler() -> None:
+def test_pods_run_where_the_gpu_has_the_planned_name() -> None:
+    pod = objects(kubernetes_files(JOB, CLUSTER))["Deployment"]["spec"]["template"]["spec"]
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchExpressions"] == [
+        {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-H200"]}
+    ]
+    assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    unknown = kubernetes_files(JOB, replace(CLUSTER, products=()))["servers.yaml"]
+    assert "nodeAffinity:" not in unknown
+
+
+def test_the_metrics_are_read_from_the_pod_that_answers_under_the_name_of_the_alerts() -> None:
+    found = objects(kubernetes_files(replace(JOB, nodes=2, gpus=16), CLUSTER))
+    monitor = found["PodMonitor"]["spec"]
+    labels = monitor["selector"]["matchLabels"].items()
+    pods = pods_of(found["LeaderWorkerSet"]["spec"])
+    assert [labels <= pod["metadata"]["labels"].items() for pod in pods.values()] == [True, False]
+    (page,) = monitor["podMetricsEndpoints"]
+    assert page["port"] in [port["name"] for port in pods["leader"]["spec"]["containers"][0]["ports"]]
+    assert page["relabelings"] == [{"targetLabel": "job", "replacement": scrape.JOB}]
+
+
+def test_the_network_lets_in_the_namespace_and_prometheus_and_lets_out_nothing() -> None:
+    found = objects(kubernetes_files(replace(JOB, nodes=2, gpus=16), CLUSTER))
+    spec = found["NetworkPolicy"]["spec"]
+    for pod in pods_of(found["LeaderWorkerSet"]["spec"]).values():
+        assert spec["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    same, others = spec["ingress"]
+    assert same == {"from": [{"podSelector": spec["podSelector"]}]}
+    assert PORT in [port["port"] for port in others["ports"]]
+    peers = [rule.get("to") for rule in spec["egress"]]
+    assert peers == [same["from"], None]
+    assert {port["port"] for port in spec["egress"][1]["ports"]} == {53}
+
+
+def test_the_job_downloads_the_revision_that_the_server_reads() -> None:
+    found = objects(kubernetes_files(replace(JOB, argv=(*ARGV, "--revision", "abc")), CLUSTER))
+    download = found["Job"]["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert download[-1] == "hf download org/m3 --revision abc"
+    (server,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert server["args"][server["args"].index("--revision") + 1] == "abc"
+
+
+def test_only_servers_behind_llm_d_are_scaled() -> None:
+    assert "autoscaling.yaml" not in kubernetes_files(JOB, CLUSTER)
+    found = objects(kubernetes_files(JOB, replace(CLUSTER, replicas=2, llm_d=True)))
+    target, deployment = found["ScaledObject"]["spec"]["scaleTargetRef"], found["Deployment"]
+    assert (target["apiVersion"], target["kind"]) == (deployment["apiVersion"], deployment["kind"])
+    assert target["name"] == deployment["metadata"]["name"]
+    assert found["ScaledObject"]["spec"]["minReplicaCount"] == deployment["spec"]["replicas"] == 2
+
+
+def test_sglang_gets_its_key_as_an_option() -> None:
     found = objects(kubernetes_files(planned("4xB200", PlanRequest(engine=EngineKind.SGLANG)), CLUSTER))
     (server,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert server["args"][server["args"].index("--api-key") + 1] == "$(M3AGENT_API_KEY)"
     assert "--config" not in server["args"]
     assert "M3AGENT_API_KEY" in [one["name"] for one in server["env"]]
-    assert "ScaledObject" not in found
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,10 @@ def test_memory_that_is_given_replaces_the_table_s() -> None:
         ("GB200-NVL4", "4xGB200"),
         ("GB300 NVL72", "18x4xGB300"),
         ("4xDGX Spark", "4x1xGB10"),
+        ("4 DGX Spark", "4x1xGB10"),
+        ("DGX Spark", "1xGB10"),
+        ("dgx-spark", "1xGB10"),
+        ("8 H200", "8xH200"),
     ],
 )
 def test_boards_and_machines_are_counted_in_gpus(text: str, fleet: str) -> None:

@@ -380,17 +380,18 @@ def test_memory_that_others_hold_is_not_planned_with() -> None:
 
 
 def test_costs() -> None:
-    cost = best("4xH200", PlanRequest(context=131_072)).cost
-    assert cost.dollars_per_hour == pytest.approx(4 * 4.84)
-    assert cost.spot_dollars_per_hour == pytest.approx(4 * 1.82)
+    cost, h200 = best("4xH200", PlanRequest(context=131_072)).cost, GPUS["H200"]
+    hour = 4 * (h200.on_demand or 0)
+    assert cost.dollars_per_hour == pytest.approx(hour)
+    assert cost.spot_dollars_per_hour == pytest.approx(4 * (h200.spot or 0))
     assert cost.tokens_per_second == pytest.approx(1 / 0.0092)
-    assert cost.dollars_per_million == pytest.approx(19.36 * 0.0092 / 3600 * 1e6)
-    assert cost.breakeven_tokens_per_second == pytest.approx(19.36 / (1.20 * 3600) * 1e6)
+    assert cost.dollars_per_million == pytest.approx(hour * 0.0092 / 3600 * 1e6)
+    assert cost.breakeven_tokens_per_second == pytest.approx(hour / (1.20 * 3600) * 1e6)
     assert cost.stream_tokens_per_second == cost.tokens_per_second
     assert best("4xH200", MILLION).cost.tokens_per_second == pytest.approx(74, abs=3)
     eight = best("8xH200", PlanRequest(context=131_072)).cost
     assert (eight.tokens_per_second, eight.stream_tokens_per_second) == (None, cost.tokens_per_second)
-    assert best("4xB200", PlanRequest()).cost.dollars_per_hour is None
+    assert plans(parse_gpus("4xX100", 180), PlanRequest())[0].cost.dollars_per_hour is None
     given_ = plans(parse_gpus("4xB200"), PlanRequest(), HardwarePrices(5.0, 1000.0))[0].cost
     assert given_.dollars_per_million == pytest.approx(20 / 3.6)
     assert given_.price_source == given_.throughput_source == "given"
@@ -509,3 +510,9 @@ def test_gpus_of_which_a_half_is_enough_are_advised_as_several_servers(
     ]
     assert len(advice) == bool(said)
     assert all(one.startswith(said) for one in advice)
+
+
+@pytest.mark.parametrize(("own", "said"), [(True, True), (False, False)])
+def test_only_a_checkpoint_of_ones_own_may_have_other_layers_in_4_bits(own: bool, said: bool) -> None:
+    warnings = best("4xB200", PlanRequest(precision=Precision.NVFP4, own=own)).warnings
+    assert any("another NVFP4 checkpoint may have other layers" in warning for warning in warnings) is said

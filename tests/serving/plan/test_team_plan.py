@@ -18,7 +18,7 @@ from m3agent.serving.plan.agents import (
     simulate,
     team_plan,
 )
-from m3agent.serving.plan.gpus import parse_gpus
+from m3agent.serving.plan.gpus import GPUS, parse_gpus
 from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.plan import HardwarePrices, PlanRequest
 from m3agent.serving.plan.planner import plans
@@ -66,7 +66,7 @@ def test_what_to_add_is_enough_and_has_its_price() -> None:
     assert flag == "--host-cache"
     assert (host.kept >= 10, host.additions) == (True, ())
     assert host.as_planned.cached_share > 0.98
-    assert TEN.additions[2].dollars_per_hour == pytest.approx(2 * 38.72)
+    assert TEN.additions[2].dollars_per_hour == pytest.approx(2 * 8 * (GPUS["H200"].on_demand or 0))
     assert answer("8xH200", 10, 618_000).kept == 10
     assert answer("8xH200", 10, 619_000).kept < 10
 
@@ -98,11 +98,13 @@ def test_times_are_those_that_were_measured_on_four_h200() -> None:
 
 
 def test_costs_follow_from_the_price_of_a_gpu_hour() -> None:
-    assert TEN.dollars_per_agent_hour == pytest.approx(3.872)
+    assert TEN.dollars_per_agent_hour == pytest.approx(8 * (GPUS["H200"].on_demand or 0) / 10)
     given = team_plan(parse_gpus("8xB200"), PlanRequest(), 10, 700_000, HardwarePrices(5.0))
     assert given is not None
     assert given.dollars_per_agent_hour == pytest.approx(4.0)
-    assert answer("8xB200", 10, 700_000).dollars_per_fix is None
+    without = team_plan(parse_gpus("8xX100", 180), PlanRequest(), 10, 700_000)
+    assert without is not None
+    assert without.dollars_per_fix is None
 
 
 def test_timelines_have_no_gaps_and_begin_with_the_whole_prompt() -> None:
