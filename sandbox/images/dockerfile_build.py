@@ -150,6 +150,7 @@ def _built(builder: Builder, container: Container, workspace: Workspace) -> str:
         if unfit.exists():
             raise ImageMissing(NO_PYTHON)
         if local_image(builder.api, tag) is None:
+            builder.go_on()
             builder.say(f"building the image of {container.source} once (this may take minutes)")
 
             def check(image: str) -> None:
@@ -264,6 +265,7 @@ def find_named(builder: Builder, name: str) -> str:
     """
     image = local_image(builder.api, name)
     if image is None:
+        builder.go_on()
         registry, slash, _ = name.partition("/")
         if slash and (registry == "localhost" or set(".:") & set(registry)):
             _check_registry(registry)
