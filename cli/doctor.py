@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, choose_endpoint
-from m3agent.agent.repo.repository import MIN_GIT, git_version, open_repository
+from m3agent.agent.repo.repository import MIN_GIT, Repository, git_version, open_repository
 from m3agent.agent.repo.snapshot import sizes_of, too_large
 from m3agent.agent.settings.settings import Settings
 from m3agent.cli.common import state_folder
@@ -28,7 +28,7 @@ from m3agent.sandbox.backends.factory import Backend, allowed_backends, image_co
 from m3agent.sandbox.backends.here_machine import in_container
 from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
 from m3agent.sandbox.declared.preparation import SuiteNeeds
-from m3agent.sandbox.errors import EngineUnavailable, SandboxError
+from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, SandboxError
 from m3agent.sandbox.store.workspace import TOO_LARGE
 from m3agent.serving.check.check import Check
 from m3agent.util.counted import first_of
@@ -40,9 +40,12 @@ ENGINE_TIMEOUT = 10
 MIN_FREE_BYTES = 1024**3
 """The least free disk space, in bytes. With less, a session (its log, its objects, an image) may not fit."""
 
+MOST_FILES = 20_000
+"""Most files of a repository whose tests are imported: more take longer than a person waits for checks."""
+
 
 async def diagnose(settings: Settings, repo_dir: Path) -> list[Check]:
-    """Run all checks concurrently, in at most about `ENGINE_TIMEOUT` seconds.
+    """Run all checks, in at most about `ENGINE_TIMEOUT` seconds, and import the tests in a sandbox, if one is ready.
 
     The only change it makes is to create the folder for sessions.
     """
@@ -121,8 +124,10 @@ def _repository(repo_dir: Path) -> Check:
 async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded: bool) -> list[Check]:
     """Check the toolchain of each test suite of the repository, where a fix would run the tests."""
     from m3agent.agent.fix.sandbox_setup import suites_on_disk, without_suites_on_disk
+    from m3agent.sandbox.backends.image import DEFAULT_IMAGE, SKELETON
     from m3agent.sandbox.images.environment import missing_packages
     from m3agent.sandbox.images.toolchains import missing_on_host
+    from m3agent.tools.runners.python import PYTEST
 
     try:
         repository = open_repository(repo_dir)
@@ -135,14 +140,42 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         detail, _, remedy = said.partition(": ")
         return [Check("tests", None, detail, remedy)]
     checks = []
+    here = engine and _image_here(*filter(None, [settings.image]), DEFAULT_IMAGE, SKELETON)
     for suite in suites:
         packages: Sequence[str] = missing_on_host(suite.preparation.system_packages)
         with contextlib.suppress(SandboxError, M3AgentError):
-            if engine and (settings.image or _default_image_here()):
+            if engine and (settings.image or _image_here(DEFAULT_IMAGE)):
                 there = await missing_packages(settings.image, [suite], state_folder())
                 packages = there.get(suite.name, ())
-        checks.append(_toolchain(suite, packages, settings.image, engine=engine))
+        check = _toolchain(suite, packages, settings.image, engine=engine)
+        if check.ok and suite.name.startswith(f"{PYTEST}:") and (here or not engine):
+            check = await _imported(check, settings, repository)
+        checks.append(check)
     return checks + _parsers({suite.name.partition(":")[0] for suite in suites} if embedded else ())
+
+
+async def _imported(check: Check, settings: Settings, repository: Repository) -> Check:
+    """Return the check of Python's tests after importing all of them, where a fix would run them."""
+    from m3agent.agent.fix.collection import collected_here
+    from m3agent.agent.verify.rules import MEND
+
+    if len(repository.list_files()) > MOST_FILES:
+        return check
+    try:
+        found = await collected_here(repository, settings, state_folder())
+    except EnvironmentBuildFailed:
+        build = "m3agent sandbox build, or the first fix, builds it"
+        return replace(
+            check, detail=f"{check.detail}; not tried, because its environment is not built yet: {build}"
+        )
+    except (SandboxError, M3AgentError):
+        return check  # the checks of sandboxes report it
+    sentences = [] if found is None else found.sentences()
+    if found is None or not sentences:
+        return check
+    return replace(
+        check, ok=None if found.errors else False, detail=f"{check.detail}: {sentences[0]}", fix=MEND
+    )
 
 
 def _toolchain(suite: SuiteNeeds, packages: Sequence[str], image: str | None, *, engine: bool) -> Check:
@@ -176,13 +209,13 @@ def _parsers(runners: Collection[str]) -> list[Check]:
     return [Check("extra outlines", None, detail, "make install EXTRAS=outlines (docs/install.md)")]
 
 
-def _default_image_here() -> bool:
-    """Return whether a sandbox would start from an image that does not show this machine's /usr."""
+def _image_here(*names: str) -> bool:
+    """Return whether the engine has one of these images."""
     from m3agent.sandbox.backends.engine import connect
-    from m3agent.sandbox.backends.image import DEFAULT_IMAGE, local_image
+    from m3agent.sandbox.backends.image import local_image
 
     with contextlib.closing(connect(ENGINE_TIMEOUT)) as api:
-        return local_image(api, DEFAULT_IMAGE) is not None
+        return any(local_image(api, name) is not None for name in names)
 
 
 def _engine(settings: Settings) -> list[Check]:

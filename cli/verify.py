@@ -42,8 +42,6 @@ SETTINGS = (
 """The settings that a verification needs."""
 OTHER_PYTHON = "next: name an image that has this Python with --image, and verify again"
 """What to do if the tests ran on a Python that the project does not accept."""
-MEND = "next: mend what keeps the tests from running, and verify again"
-"""What to do if no test can run: another test would not run either."""
 MANIFESTS = re.compile(
     r"(?:requirements|constraints)[^/]*\.(?:txt|in)|pyproject\.toml|setup\.(?:cfg|py)|package\.json|go\.mod|Cargo\.toml|pom\.xml|"
     r"composer\.json|Gemfile|[^/]+\.(?:csproj|fsproj|gemspec)|(?:build|settings)\.gradle(?:\.kts)?|mix\.exs"
@@ -178,11 +176,11 @@ async def _verify(
 def _next_step(verdict: Verdict, reason: str) -> str:
     """Return what to do after a verdict."""
     from m3agent.agent.certificate.table import NEXT
-    from m3agent.agent.verify.rules import NO_RUN, NOT_TESTED, UNTESTABLE
+    from m3agent.agent.verify.rules import MEND, NO_RUN, NOT_TESTED, UNTESTABLE
 
     if reason.startswith(NOT_TESTED):
         return OTHER_PYTHON
-    return MEND if reason.startswith((NO_RUN, UNTESTABLE)) else f"next: {NEXT[verdict]}"
+    return f"next: {MEND if reason.startswith((NO_RUN, UNTESTABLE)) else NEXT[verdict]}"
 
 
 async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *, as_json: bool) -> int:

@@ -22,7 +22,7 @@ MOST_REFUSAL = 6000
 """Most characters of the reason why a call was refused."""
 
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\udc80-\udcff]")
 
 
 class Arguments(BaseModel):
@@ -161,8 +161,8 @@ def readable(data: bytes) -> str:
 
 
 def visible(text: str) -> str:
-    """Replace control characters and characters that change the writing direction by escapes."""
-    return CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    """Replace control characters, characters that change the writing direction and bytes that are no text by escapes."""
+    return CONTROLS.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00 * (match[0] >= chr(0xDC80)):02x}", text)
 
 
 def cut(text: str, limit: int = MOST_CHARACTERS) -> str:

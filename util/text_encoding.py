@@ -31,10 +31,12 @@ class TextEncoding:
     """Python's name of the encoding."""
     mark: bytes = b""
     """The byte order mark."""
+    errors: str = "strict"
+    """What becomes of bytes that are no text; `surrogateescape` keeps each as half of a surrogate pair."""
 
     def decode(self, data: bytes) -> str:
         """Return the text of a file. Raises UnicodeDecodeError if the file has another encoding."""
-        return data[len(self.mark) :].decode(self.codec)
+        return data[len(self.mark) :].decode(self.codec, self.errors)
 
     def encode(self, text: str) -> bytes:
         """Return the bytes of a file with this text.
@@ -42,7 +44,7 @@ class TextEncoding:
         Raises:
             UnicodeEncodeError: The encoding lacks one of the characters.
         """
-        return self.mark + text.encode(self.codec)
+        return self.mark + text.encode(self.codec, self.errors)
 
     def holds(self, data: bytes) -> bool:
         """Return whether the file's bytes are this encoding of its text, and nothing else."""
@@ -70,7 +72,10 @@ def encoding_of(data: bytes) -> TextEncoding | None:
         return _without_mark(data)
     if UTF8.holds(data):
         return UTF8
-    likely = (TextEncoding(codec) for codec in _GUESSES if codec != "gb18030" or _is_chinese(data))
+    chinese = _is_chinese(data)
+    if damaged := _damaged_utf8(data, 4 if chinese else 1):
+        return damaged
+    likely = (TextEncoding(codec) for codec in _GUESSES if codec != "gb18030" or chinese)
     return next(encoding for encoding in likely if encoding.holds(data))
 
 
@@ -96,6 +101,15 @@ def _without_mark(data: bytes) -> TextEncoding | None:
         if zeros.count(0) >= _WIDE * len(zeros) and 0 not in others and encoding.holds(data):
             return encoding
     return None
+
+
+def _damaged_utf8(data: bytes, least: int) -> TextEncoding | None:
+    """Return UTF-8 that keeps the bytes which are no text, if it has `least` times as many characters beyond ASCII as such bytes."""
+    mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+    encoding = TextEncoding("utf-8", mark, "surrogateescape")
+    foreign = [char for char in encoding.decode(data) if char > "\x7f"]
+    bad = sum("\udc80" <= char <= "\udcff" for char in foreign)
+    return encoding if mark or len(foreign) - bad >= least * bad else None
 
 
 def _is_chinese(data: bytes) -> bool:

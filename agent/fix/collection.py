@@ -12,6 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
+from m3agent.agent.repo.repository import Repository
+from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
+from m3agent.agent.settings.settings import Settings
+from m3agent.agent.verify.rules import NO_RUN
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
@@ -24,6 +29,7 @@ from m3agent.tools.test_report import TestReport, error_line
 from m3agent.util.private_file import read_file, write_file
 
 COLLECT_SECONDS = 60.0  # time limit of the collection
+HERE_SECONDS = 20.0  # the same where a person waits for it
 MOST_ERRORS = 5  # number of different errors that people are told
 
 MISSING = re.compile(r"\bNo module named '([\w.]+)'")
@@ -42,7 +48,7 @@ class Collection:
         """Return what people and the model are told; empty if all tests can be imported."""
         lines = []
         if self.reason is not None:
-            lines.append(f"the tests cannot be collected in the sandbox: {self.reason}")
+            lines.append(f"{NO_RUN}: {self.reason}")
         by_error: dict[str, list[str]] = {}
         for path, error in self.errors.items():
             by_error.setdefault(error, []).append(path)
@@ -91,6 +97,27 @@ async def collected(
             return None
         await asyncio.to_thread(_write, kept, workspace.base, found)
     return found
+
+
+async def collected_here(repository: Repository, settings: Settings, state: Path) -> Collection | None:
+    """Return which tests cannot be imported where a fix would run them; None if that takes longer than `HERE_SECONDS`.
+
+    Raises:
+        M3AgentError, SandboxError: There is no such sandbox here, or its image is not built yet.
+    """
+
+    def silent(_: str) -> None:
+        pass
+
+    spec, backend = await sandbox_for(repository, settings, silent)
+    with scratch_folder(state) as folder:
+        workspace = await asyncio.to_thread(workspace_of, repository, folder, silent)
+        spec = await environment_of(
+            repository, spec, backend, workspace, settings, state, silent, build=False
+        )
+        async with new_sandbox(backend, replace(spec, allow_net=()), workspace, silent) as sandbox:
+            report = await run_in_sandbox(sandbox, framework="collect", timeout=HERE_SECONDS)
+    return None if report.timed_out else collection_of(report)
 
 
 async def collect(sandbox: Sandbox) -> Collection:

@@ -98,6 +98,8 @@ async def environment_of(
     settings: Settings,
     state: Path,
     say: Callable[[str], None],
+    *,
+    build: bool = True,
 ) -> SandboxSpec:
     """Return the sandbox to start, with the environment of a repository whose base tree `workspace` has.
 
@@ -109,7 +111,7 @@ async def environment_of(
         spec = replace(spec, variables=tuple(declared.items()))
     tag = await asyncio.to_thread(last_tag, repository)
     may = may_build(repository, settings, state, say)
-    return await with_environment(spec, backend, workspace, settings, state, say, tag, may)
+    return await with_environment(spec, backend, workspace, settings, state, say, tag, may, build=build)
 
 
 async def with_environment(
@@ -121,13 +123,17 @@ async def with_environment(
     say: Callable[[str], None],
     tag: str | None = None,
     may_build: MayBuild = lambda *_: False,
+    *,
+    build: bool = True,
 ) -> SandboxSpec:
     """Return the sandbox to start, with the image of the repository's environment. Building it may take minutes.
 
     If the environment cannot be built, `say` receives a note and the bare image is used. An image that the user named
     is never replaced. `tag` is the repository's last tag; `may_build` decides about the repository's Dockerfile.
 
-    Raises EngineUnavailable, ImageMissing: There is no engine, or no image to start from.
+    Raises:
+        EngineUnavailable, ImageMissing: There is no engine, or no image to start from.
+        EnvironmentBuildFailed: The image is not here, and `build` is false.
     """
     folders = await asyncio.to_thread(lambda: folders_before_installed(files_of(workspace)))
     spec = replace(spec, python_folders=folders)
@@ -145,8 +151,12 @@ async def with_environment(
             say(sentence)
         return spec
     try:
-        image = await find_environment(workspace, state, say, tag=tag, may_build=may_build, suites=suites)
+        image = await find_environment(
+            workspace, state, say, tag=tag, may_build=may_build, suites=suites, build=build
+        )
     except EnvironmentBuildFailed as error:
+        if not build:
+            raise
         say(f"{error}; continuing without the repository's dependencies")
         return spec
     return spec if image is None else _for_trees(replace(spec, image=image), workspace, state, say)

@@ -16,6 +16,7 @@ from m3agent.agent.session import log_reader as log
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.record import is_embedded
 from m3agent.agent.ui.layout import Block, beside, in_order, path_then
+from m3agent.agent.verify.rules import MEND, NO_RUN
 from m3agent.sandbox.backends.kinds import is_isolated, shown_status
 from m3agent.util.as_typed import as_typed
 from m3agent.util.counted import counted, first_of
@@ -197,6 +198,8 @@ class End:
         there = f" --repo {shlex.quote(printable_line(self.repo, 1000))}" if self.repo else ""
         latest = there if name == "last" else f" {name}{there}"
         status, patch = self.line["status"], self.line["patch"]
+        if self.line["reason"].startswith(NO_RUN):
+            yield MEND, ""
         by_git = f"git apply {printable_line(patch or '', 1000)}"
         if self.shown_by is not None:
             if self.shown_by:

@@ -25,6 +25,8 @@ UNTESTABLE = "cannot be tested here"
 """Start of the reason of a verdict if files or suites cannot run here."""
 NO_RUN = "no test could run"
 """Start of the reason of a verdict if the test program ended before any result."""
+MEND = "mend what keeps the tests from running; variables that they need belong in .m3agent.toml, under [tests] env"
+"""What to do if no test can run: another test would not run either."""
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,8 @@ def exact_base(api: Any, python: str, *, state: Path, say: Say, stop: threading.
     """
     if base := base_here(api, python, state=state):
         return base
+    if stop.is_set():
+        raise EnvironmentBuildFailed(f"no image with Python {python} is on this machine")
     name = _official(python)
     if name not in _not_pulled:
         if pull(name, say) and (image := local_image(api, name)):

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.image import Image, local_image, pull
@@ -45,16 +45,18 @@ from m3agent.sandbox.images.image_build import (
     add_entry,
     build_image,
     engine_failures,
+    packed,
 )
 from m3agent.sandbox.images.kept import REPOSITORY, touch
 from m3agent.sandbox.images.layers import Builder, container_of, digest
 from m3agent.sandbox.network.allow_list import may_reach, split_authority
-from m3agent.sandbox.store.workspace import Workspace
+from m3agent.sandbox.store.workspace import LARGEST_FILE, Workspace
 
 DOCKERFILE = ".m3agent-dockerfile"
 """Name of the Dockerfile in the files for the engine's builder."""
 SCRATCH = "scratch"
 MOST_CONTEXT = 1 << 30  # most bytes of files that the builder gets
+MOST_PATTERNS = 1 << 20  # most bytes of a .dockerignore that is read
 SHELL = ("/bin/sh", "-c")
 FOR_BUILDER = frozenset({"ADD", "COPY", "ENV", "USER", "WORKDIR"})
 """Instructions that the engine's builder executes. None of them runs a program of the image."""
@@ -148,6 +150,7 @@ def _built(builder: Builder, container: Container, workspace: Workspace) -> str:
         if unfit.exists():
             raise ImageMissing(NO_PYTHON)
         if local_image(builder.api, tag) is None:
+            builder.go_on()
             builder.say(f"building the image of {container.source} once (this may take minutes)")
 
             def check(image: str) -> None:
@@ -228,31 +231,27 @@ def build_dockerfile(
     _Dockerfile(builder, container, workspace, builder.log(tag)).run(stages, tag, check)
 
 
-def _context(workspace: Workspace, container: Container) -> bytes:
+def _context(workspace: Workspace, container: Container) -> IO[bytes]:
     """Return the builder's files as a tar: those below the context, except those that .dockerignore excludes."""
     from docker.utils.build import PatternMatcher
 
     assert container.dockerfile is not None
-    entries = workspace.entries(workspace.base)
+    entries, store = workspace.entries(workspace.base), workspace.store
     prefix = "" if container.context == "." else f"{container.context}/"
     places = (f"{container.dockerfile}.dockerignore", f"{prefix}.dockerignore")
     ignore_files = [entries[path].sha for path in places if path in entries][:1]
-    text = b"".join(workspace.store.get_blobs(ignore_files)).decode(errors="replace")
+    text = b"".join(filter(None, store.each_blob_up_to(ignore_files, MOST_PATTERNS))).decode(errors="replace")
     lines = (line.strip() for line in text.splitlines())
     matcher: Any = PatternMatcher([line for line in lines if line and not line.startswith("#")])
-    chosen = [
-        entry
+    chosen = {
+        path[len(prefix) :]: entry
         for path, entry in entries.items()
         if path.startswith(prefix) and not matcher.matches(path[len(prefix) :])
-    ]
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        blobs = workspace.store.each_blob([entry.sha for entry in chosen])
-        for entry, blob in zip(chosen, blobs, strict=True):
-            add_entry(archive, entry.path[len(prefix) :], entry.mode, blob)
-            if buffer.tell() > MOST_CONTEXT:
-                raise EnvironmentBuildFailed(f"its context is larger than {MOST_CONTEXT >> 30} GiB")
-    return buffer.getvalue()
+    }
+    sizes = store.sizes([entry.sha for entry in chosen.values()])
+    if sum(size for size in sizes if size <= LARGEST_FILE) > MOST_CONTEXT:
+        raise EnvironmentBuildFailed(f"its context is larger than {MOST_CONTEXT >> 30} GiB")
+    return packed(store, chosen)
 
 
 def find_named(builder: Builder, name: str) -> str:
@@ -266,6 +265,7 @@ def find_named(builder: Builder, name: str) -> str:
     """
     image = local_image(builder.api, name)
     if image is None:
+        builder.go_on()
         registry, slash, _ = name.partition("/")
         if slash and (registry == "localhost" or set(".:") & set(registry)):
             _check_registry(registry)
@@ -409,24 +409,24 @@ class _Dockerfile:
         """Let the engine's builder execute instructions on an image; return the new image's id."""
         copies = any(step.name in {"ADD", "COPY"} for step in steps)
         lines = [f"FROM {base}", *(f"ARG {name}" for name in args), *map(str, steps)]
-        buffer = io.BytesIO(_context(self._workspace, self._container) if copies else b"")
-        with tarfile.open(fileobj=buffer, mode="a" if copies else "w") as archive:
-            add_entry(archive, DOCKERFILE, 0o100644, "\n".join(lines).encode())
-        buffer.seek(0)
-        stream = self._api.build(
-            fileobj=buffer,
-            custom_context=True,
-            dockerfile=DOCKERFILE,
-            buildargs=dict(args) or None,
-            labels=dict(labels or {}) or None,
-            network_mode="none",
-            container_limits={"memory": MEMORY, "memswap": MEMORY},
-            rm=True,
-            forcerm=True,
-            decode=True,
-            timeout=int(image_build.BUILD_SECONDS),
-        )
-        made = self._ended(stream)
+        with _context(self._workspace, self._container) if copies else io.BytesIO() as context:
+            with tarfile.open(fileobj=context, mode="a" if copies else "w") as archive:
+                add_entry(archive, DOCKERFILE, 0o100644, "\n".join(lines).encode())
+            context.seek(0)
+            stream = self._api.build(
+                fileobj=context,
+                custom_context=True,
+                dockerfile=DOCKERFILE,
+                buildargs=dict(args) or None,
+                labels=dict(labels or {}) or None,
+                network_mode="none",
+                container_limits={"memory": MEMORY, "memswap": MEMORY},
+                rm=True,
+                forcerm=True,
+                decode=True,
+                timeout=int(image_build.BUILD_SECONDS),
+            )
+            made = self._ended(stream)
         self._made.append(made)
         return made
 

@@ -60,6 +60,7 @@ async def find_environment(
     tag: str | None = None,
     may_build: MayBuild = lambda *_: False,
     suites: Sequence[SuiteNeeds] = (),
+    build: bool = True,
 ) -> str | None:
     """Return the image for a repository, or None if it needs nothing beyond a bare sandbox.
 
@@ -69,14 +70,17 @@ async def find_environment(
         tag: The repository's last tag; its version counts where only a build could determine the version.
         may_build: Returns whether the user agrees to the build of a Dockerfile of the repository. Without it, only the
             image and the packages that the Dockerfile names are used.
+        build: Whether images that are not here are built or pulled.
 
     Raises:
-        EnvironmentBuildFailed: The image could not be built.
+        EnvironmentBuildFailed: The image could not be built, or is not here.
         EngineUnavailable: There is no engine.
         ImageMissing: The base image is missing.
     """
 
     def work(stop: threading.Event) -> str | None:
+        if not build:
+            stop.set()  # it ends the search where a build would begin
         with contextlib.closing(connect()) as api:
             finder = _Finder(Builder(api, state, say, stop), workspace)
             return finder.find(base, exclude_newer, tag, may_build, suites)

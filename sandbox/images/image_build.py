@@ -12,12 +12,13 @@ import contextlib
 import io
 import re
 import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from m3agent.sandbox.backends.container_files import TooLarge, archive_of
 from m3agent.sandbox.backends.docker_machine import LABEL, DockerMachine, ensure_reaper, our_labels
@@ -29,12 +30,16 @@ from m3agent.sandbox.images.indexes import Indexes
 from m3agent.sandbox.network.network import Network
 from m3agent.sandbox.network.proxy import Caps, NetworkRequest, Proxy, Refusals
 from m3agent.sandbox.network.upstream import Upstream
+from m3agent.sandbox.store.git import TreeEntry, TreeStore
+from m3agent.sandbox.store.workspace import LARGEST_FILE
 
 BUILD_SECONDS = 1800.0
 MOST_DISK = 12 << 30
 """Most bytes that a build may write. The largest common dependency, torch with its libraries, takes half of that."""
 MOST_FILES = 4 << 20
 """Most bytes of files that a build may hand back, packed as a tar."""
+MOST_IN_MEMORY = 64 << 20
+"""Most bytes of a tree's tar that are kept in memory; a larger tar is a file."""
 MEMORY = 4 << 30
 PIDS = 512
 SCRATCH = {"/tmp": f"rw,exec,nosuid,nodev,size={MEMORY * 3 // 5},mode=1777"}  # noqa: S108 - inside the container
@@ -391,6 +396,27 @@ def files_as_tar(
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def packed(
+    store: TreeStore, files: Mapping[str, TreeEntry], folders: Iterable[str] = (), owner: int = 0
+) -> IO[bytes]:
+    """Return a tar with files of a tree by name, after these folders. The caller closes it.
+
+    Files that are too large for a sandbox are left out, and are not read.
+    """
+    buffer = cast("IO[bytes]", tempfile.SpooledTemporaryFile(MOST_IN_MEMORY))  # noqa: SIM115 - the caller closes it
+    blobs = store.each_blob_up_to([entry.sha for entry in files.values()], LARGEST_FILE)
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for folder in folders:
+            info = tarfile.TarInfo(folder)
+            info.type, info.mode, info.uid, info.gid = tarfile.DIRTYPE, 0o755, owner, owner
+            archive.addfile(info)
+        for (name, entry), blob in zip(files.items(), blobs, strict=True):
+            if blob is not None:
+                add_entry(archive, name, entry.mode, blob, owner)
+    buffer.seek(0)
+    return buffer
 
 
 def add_entry(archive: tarfile.TarFile, name: str, mode: int, content: bytes, owner: int = 0) -> None:

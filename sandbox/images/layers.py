@@ -106,6 +106,11 @@ class Builder:
         """Variables with which a step's programs find packages."""
         return self.indexes.environment(f"{WORK}/certificates.pem")
 
+    def go_on(self) -> None:
+        """Raise EnvironmentBuildFailed if the work was stopped: then nothing is built or pulled any more."""
+        if self.stop.is_set():
+            raise EnvironmentBuildFailed("not all of its images are on this machine")
+
     def lock(self, tag: str) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of an image."""
         return one_at_a_time(self.state, tag, self.say, self.stop)
@@ -127,6 +132,7 @@ class Builder:
         tag = f"{REPOSITORY}:{layer.key}"
         with self.lock(tag):
             if local_image(self.api, tag) is None:
+                self.go_on()
                 for line in layer.before:
                     self.say(line)
                 started = time.monotonic()

@@ -21,12 +21,10 @@ import re
 import shlex
 import shutil
 import subprocess
-import tarfile
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.image import DEFAULT_PATH, Image
@@ -34,13 +32,13 @@ from m3agent.sandbox.backends.sandbox import BESIDE, ROOT, SUITES
 from m3agent.sandbox.declared.declared import Declared, acceptable_pythons
 from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.images import env_script, project_script, suite_script
-from m3agent.sandbox.images.image_build import add_entry
+from m3agent.sandbox.images.image_build import packed
 from m3agent.sandbox.images.indexes import Indexes
 from m3agent.sandbox.images.installers import installers
 from m3agent.sandbox.images.layers import OWNER, WORK, Builder, Layer, Step, digest
 from m3agent.sandbox.images.toolchains import FOLDER
 from m3agent.sandbox.store.git import TreeEntry
-from m3agent.sandbox.store.workspace import LARGEST_FILE, Workspace
+from m3agent.sandbox.store.workspace import Workspace
 
 ENVIRONMENT_RECIPE = 1  # part of every hash; increase it if the same declarations must give another image
 PROJECT_RECIPE = 2  # the same for the project's own build
@@ -51,7 +49,6 @@ CACHE = "/opt/m3agent-cache"
 """Folder with the downloaded build requirements in the image."""
 MADE_FROM = f"{LABEL}.project"
 """Label of a built project's image: what it was made from."""
-MOST_IN_MEMORY = 64 << 20  # bytes of the tree's archive that are kept in memory; a larger archive is a file
 CAREFUL = {
     "CI": "1",
     "COMPOSER_NO_INTERACTION": "1",
@@ -249,20 +246,9 @@ def _suite_folders(job: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _packed(workspace: Workspace, place: str) -> IO[bytes]:
     """Return the files of the base tree, below the folder `place`, as a tar for the container's root."""
-    buffer = cast("IO[bytes]", tempfile.SpooledTemporaryFile(MOST_IN_MEMORY))  # noqa: SIM115 - the caller closes it
-    entries = list(workspace.entries(workspace.base).values())
-    blobs = workspace.store.each_blob_up_to([entry.sha for entry in entries], LARGEST_FILE)
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for folder in sorted(_folders(entry.path for entry in entries)):
-            info = tarfile.TarInfo(f"{place}/{folder}".strip("/"))
-            info.type, info.mode, info.uid, info.gid = tarfile.DIRTYPE, 0o755, OWNER, OWNER
-            archive.addfile(info)
-        for entry, blob in zip(entries, blobs, strict=True):
-            if blob is None:
-                continue  # no sandbox gets it either
-            add_entry(archive, f"{place}/{entry.path}".strip("/"), entry.mode, blob, OWNER)
-    buffer.seek(0)
-    return buffer
+    files = {f"{place}/{path}".strip("/"): entry for path, entry in workspace.entries(workspace.base).items()}
+    folders = sorted(_folders(workspace.entries(workspace.base)))
+    return packed(workspace.store, files, (f"{place}/{folder}".strip("/") for folder in folders), OWNER)
 
 
 def _folders(paths: Iterable[str]) -> set[str]:

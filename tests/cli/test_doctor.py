@@ -15,6 +15,7 @@ from docker.errors import DockerException
 
 from m3agent.agent.settings.loader import settings_of
 from m3agent.agent.settings.settings import Settings
+from m3agent.agent.verify.rules import MEND, NO_RUN
 from m3agent.cli import doctor
 from m3agent.cli.check_table import as_json, table
 from m3agent.cli.doctor import diagnose, exit_code
@@ -24,7 +25,7 @@ from m3agent.serving.check.check import Check
 from m3agent.serving.launch.record import Phase, ServerRecord, new_folder, write_record
 from tests.agent.repositories import NewRepo
 from tests.command_line import run
-from tests.conftest import git
+from tests.conftest import git, later
 from tests.fakes.runner import use_own_runner
 from tests.servers.misbehaving import MisbehavingServer
 
@@ -401,6 +402,39 @@ def test_a_repository_without_tests_is_said_to_have_none(machine: Machine, new_r
     check = machine.look()["tests"]
     assert (check.ok, check.detail) == (None, "no tests were found here, so nothing can verify a patch")
     assert check.fix.startswith("add a test that shows the fault")
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("conftest", "reason"),
+    [
+        ("import os\nos.environ['SERVICE_URL']\n", "KeyError: 'SERVICE_URL'"),
+        later("import pytest\npytest.exit('no service', returncode=0)\n", "no service"),
+        later("import sys\nsys.exit(0)\n", "exit status 0"),
+    ],
+)
+def test_tests_that_cannot_start_are_a_fault(
+    conftest: str, reason: str, machine: Machine, new_repo: NewRepo
+) -> None:
+    machine.repo = repo = new_repo(files={"conftest.py": conftest, "test_a.py": "def test_a(): assert 1\n"})
+    machine.monkeypatch.delenv("DOCKER_HOST")
+    check = machine.look()["tests pytest"]
+    assert (check.ok, check.fix) == (False, MEND)
+    assert NO_RUN in check.detail and reason in check.detail
+    (repo / "conftest.py").write_text("")
+    assert machine.look()["tests pytest"].ok
+
+
+@pytest.mark.docker
+def test_an_environment_that_is_not_built_is_not_built_by_the_doctor(
+    machine: Machine, new_repo: NewRepo
+) -> None:
+    machine.repo = new_repo(
+        files={"requirements.txt": "no-such-package-there-is\n", "test_a.py": "import a\n"}
+    )
+    machine.monkeypatch.delenv("DOCKER_HOST")
+    check = machine.look()["tests pytest"]
+    assert check.ok and "its environment is not built yet" in check.detail
 
 
 def test_tests_that_cannot_run_here_are_named(machine: Machine, new_repo: NewRepo) -> None:

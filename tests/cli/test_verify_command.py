@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from m3agent.cli.verify import MANIFESTS, MEND, SETTINGS
+from m3agent.agent.verify.rules import MEND
+from m3agent.cli.verify import MANIFESTS, SETTINGS
 from tests.agent.repositories import write_files
 from tests.agent.scripted import BUGGY, one_sentence
 from tests.command_line import Process, run

@@ -487,6 +487,9 @@ async def test_any_text_file_is_written_back_as_it_was(data: bytes, declared: bo
         ("naïve café € “quoted”\n".encode("cp1252"), "cp1252"),
         (b"\x81 \xe9\n", "latin-1"),
         ("é\n".encode(), "utf-8"),
+        ("naïve café ".encode() + b"\xe9\n", "utf-8"),
+        ("一百元的价格".encode() + b"\xff\n", "utf-8"),
+        (b"\xef\xbb\xbfx = '\xe9'\n", "utf-8"),
         ("hello\n".encode("utf-16-le"), "utf-16-le"),
         (b"# coding: no_such_codec\nx = '\xe9'\n", "cp1252"),
         (b"# coding: utf-8\nx = '\xe9'\n", "cp1252"),
@@ -512,6 +515,11 @@ async def test_files_keep_how_they_are_stored(bench: Bench) -> None:
     assert await bench.sandbox.read("u.txt") == "x\r\ny\r\n".encode("utf-16")
     assert not (await bench.call("file_write", path="m.txt", content="a\nB\nc\n")).is_error
     assert await bench.sandbox.read("m.txt") == b"a\r\nB\nc\r\n"
+    damaged = "a = 'é'\nb = '".encode() + b"\xe9'\n"  # one byte of UTF-8 is missing
+    await bench.put({"d.py": damaged})
+    assert (await bench.call("file_read", path="d.py")).content == "1\ta = 'é'\n2\tb = '\\xe9'"
+    assert not (await bench.call("file_edit", path="d.py", old="a = 'é'", new="a = '世'")).is_error
+    assert await bench.sandbox.read("d.py") == damaged.replace("é".encode(), "世".encode())
     await bench.put({"w.py": "x = 'é'\n".encode("cp1252")})
     refused = await bench.call("file_edit", path="w.py", old="x", new="世")
     assert refused.content == (

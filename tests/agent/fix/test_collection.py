@@ -124,7 +124,7 @@ async def test_the_result_is_kept_for_one_tree_and_image(
     assert await tell(None, first) == await tell("own:1", first) == []
     assert await tell("m3agent-env:1", first) == told
     assert await tell("m3agent-env:1", first) == told, "kept"
-    odd = ["the tests cannot be collected in the sandbox: odd"]
+    odd = ["no test could run: odd"]
     assert await tell("m3agent-env:1", second) == odd
     assert await tell("m3agent-env:1", second) == odd
     assert await tell("m3agent-env:2", second) == ["the tests could not be collected: gone"]

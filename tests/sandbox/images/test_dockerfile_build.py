@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 from m3agent.sandbox.backends.engine import connect
-from m3agent.sandbox.images import dockerfile_build
+from m3agent.sandbox.declared.container import Container
+from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.sandbox.images import dockerfile_build, image_build
 from m3agent.sandbox.images.environment import find_environment
 from m3agent.sandbox.images.image_build import PIDS
 from m3agent.sandbox.store.workspace import Workspace
@@ -72,6 +75,21 @@ async def test_an_image_has_no_name_before_it_is_checked(
     assert checked == [[]]
     assert image is not None
     assert await contents(image, workspace, "/a.txt") == ["named later\n"]
+
+
+def test_the_context_is_bounded_before_it_is_read(
+    workspace_of: WorkspaceOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_build, "LARGEST_FILE", 5)
+    monkeypatch.setattr(dockerfile_build, "LARGEST_FILE", 5)
+    workspace = workspace_of({"Dockerfile": "FR", "a": "1234", "b": "12345", "large": "123456"})
+    container = Container("Dockerfile", dockerfile="Dockerfile")
+    with dockerfile_build._context(workspace, container) as context, tarfile.open(fileobj=context) as archive:
+        assert archive.getnames() == ["Dockerfile", "a", "b"], "no sandbox would get the large one"
+    monkeypatch.setattr(dockerfile_build, "MOST_CONTEXT", 10)
+    monkeypatch.setattr(dockerfile_build, "packed", None)
+    with pytest.raises(EnvironmentBuildFailed, match="context is larger"):
+        dockerfile_build._context(workspace, container)
 
 
 @pytest.mark.slow
