@@ -122,11 +122,26 @@ def fix(
     ] = None,
     repo: Repo = Path(),
     each: Annotated[
-        Path | None,
+        str | None,
         option(
-            "Fix several issues one after the other: FILE has one on each line, in any form of ISSUE; - is standard "
-            "input. The exit code is the largest one.",
-            "FILE",
+            "Fix several issues one after the other. FILE has one on each line, in any form of ISSUE; - is standard "
+            "input. QUERY finds open issues on the tracker of origin, such as label:bug. The exit code is the largest one.",
+            "FILE|QUERY",
+        ),
+    ] = None,
+    most: Annotated[
+        int | None,
+        option(
+            "With --each QUERY: fix at most this many issues, the oldest first.",
+            "N",
+            min=1,
+            show_default="20",
+        ),
+    ] = None,
+    report: Annotated[
+        list[Path] | None,
+        option(
+            "With --each: write a report about all issues, as a page or as JSON (.json); repeatable.", "FILE"
         ),
     ] = None,
     attach: Annotated[
@@ -172,9 +187,9 @@ def fix(
     130 interrupted.
     """
     from m3agent.agent.delivery.apply import HandOver
+    from m3agent.cli import each as several
     from m3agent.cli import hosts
     from m3agent.cli.dockerfiles import ask
-    from m3agent.cli.each import check, fix_each, kept_in
     from m3agent.util.errors import UsageError
 
     given_for_one = {
@@ -186,7 +201,8 @@ def fix(
         "--plan": plan_first,
         "--spec": spec,
     }
-    check(each, issue, given_for_one)
+    given_for_each = {"--most": most is not None, "--report": bool(report)}
+    several.check(each, issue, given_for_one, given_for_each)
     printed = {"--result-only": result_only, "--json": as_json, "--json-result": json_result}
     if len(given := [name for name, is_given in printed.items() if is_given]) > 1:
         raise UsageError(f"{' and '.join(given)} each decide what is printed: give only one")
@@ -213,7 +229,7 @@ def fix(
     ask(repo, flags)
     hosts.ask(repo, flags)
     if each is not None:
-        fix_each(each, begin, json_result=json_result, kept=kept_in(state_folder(), repo))
+        several.begin_all(each, most, report or [], repo, flags, [apply, pr], begin, json_result=json_result)
     fixing, screen = begin(issue or "")
     if follow:
         from m3agent.cli.pr import then_follow

@@ -15,7 +15,14 @@ from pathlib import Path
 
 from m3agent.agent.repo.host_git import find as find_repository
 from m3agent.agent.repo.snapshot import TREES
-from m3agent.agent.session.events import QUESTION, EndpointProbed, SessionFinished, SessionForked, TurnStarted
+from m3agent.agent.session.events import (
+    QUESTION,
+    EndpointProbed,
+    SessionFinished,
+    SessionForked,
+    SessionStarted,
+    TurnStarted,
+)
 from m3agent.agent.session.log_reader import LOG, Line, number, read_before, read_ends, read_last, text, whole
 from m3agent.agent.session.messages import FILE as MESSAGES
 from m3agent.agent.session.record import SessionRecord, is_embedded, read_session, record_of
@@ -86,7 +93,7 @@ class Sessions:
 
     def folders(self) -> list[Path]:
         """Return the folders of the sessions, newest first. Raises UsageError if they cannot be listed."""
-        return [folder for folder in session_folders(self.state) if self._has(folder)]
+        return [folder for folder in session_folders(self.state) if self._lists(folder)]
 
     def list(self) -> list[Summary]:
         """Return summaries of the sessions, newest first. Damaged sessions are included."""
@@ -128,12 +135,15 @@ class Sessions:
 
     def _newest(self, folders: Sequence[Path], *, fixes: bool) -> Path:
         for folder in folders:
-            if self._has(folder) and not (fixes and _asks(folder)):
+            if self._lists(folder) and not (fixes and _asks(folder)):
                 return _chosen(folder)
         raise UsageError(
             f"there is no {'fix' if fixes else 'session'} about {self.where}: `m3agent fix` creates one, --repo FOLDER names another "
             "repository, and `m3agent sessions list --all` shows the sessions of all"
         )
+
+    def _lists(self, folder: Path) -> bool:
+        return self._has(folder) and not _never_began(folder)
 
     def _has(self, folder: Path) -> bool:
         """Return whether a session is about the repository. One whose log cannot be read may be."""
@@ -179,6 +189,15 @@ def _first(folder: Path) -> Line:
     except (OSError, ValueError):
         return {}
     return first if isinstance(first, dict) else {}
+
+
+def _never_began(folder: Path) -> bool:
+    """Return whether a session has ended, or works, without its first event. There is nothing to show or to resume."""
+    with contextlib.suppress(OSError):
+        return (
+            text(_first(folder), "type") not in ("", SessionStarted.type) or not (folder / LOG).stat().st_size
+        )
+    return False  # the list says why the log cannot be read
 
 
 def _asks(folder: Path) -> bool:
