@@ -41,6 +41,7 @@ from m3agent.cli.common import (
     settings_in,
     state_folder,
 )
+from m3agent.cli.detach import attach
 from m3agent.cli.eval import eval_app
 from m3agent.cli.export import export
 from m3agent.cli.help import PROGRAM, Group, arrange, usage_error
@@ -76,6 +77,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(sandbox_app, name="sandbox")
 sessions_app.command("resume")(resume)
 sessions_app.command("fork")(fork)
+sessions_app.command("attach")(attach)
 sessions_app.command("export")(export)
 app.add_typer(sessions_app, name="sessions")
 app.command("ask")(ask)
@@ -167,6 +169,13 @@ def fix(
         option("--follow", "With --pr: follow the pull request then, as m3agent pr follow does by default."),
     ] = False,
     certificate: Certificate = None,
+    detach: Annotated[
+        bool,
+        option(
+            "--detach",
+            "Work without the terminal, which gets the session's id. `m3agent sessions attach` shows it.",
+        ),
+    ] = False,
     as_json: AsJson = False,
     json_result: JsonResult = False,
     result_only: Annotated[
@@ -197,13 +206,19 @@ def fix(
         "--branch": branch is not None,
         "--certificate": certificate is not None,
         "--follow": follow,
+        "--detach": detach,
         "--result-only": result_only,
         "--plan": plan_first,
         "--spec": spec,
     }
     given_for_each = {"--most": most is not None, "--report": bool(report)}
     several.check(each, issue, given_for_one, given_for_each)
-    printed = {"--result-only": result_only, "--json": as_json, "--json-result": json_result}
+    printed = {
+        "--result-only": result_only,
+        "--json": as_json,
+        "--json-result": json_result,
+        "--detach": detach,
+    }
     if len(given := [name for name, is_given in printed.items() if is_given]) > 1:
         raise UsageError(f"{' and '.join(given)} each decide what is printed: give only one")
     first = {"--plan": plan_first, "--spec": spec}
@@ -228,6 +243,12 @@ def fix(
 
     ask(repo, flags)
     hosts.ask(repo, flags)
+    if detach:
+        from m3agent.cli.detach import detached
+
+        if issue == "-":
+            raise UsageError("--detach: the fix has no standard input; give the issue as a file or in quotes")
+        detached(sys.argv, os.environ)
     if each is not None:
         several.begin_all(each, most, report or [], repo, flags, [apply, pr], begin, json_result=json_result)
     fixing, screen = begin(issue or "")
@@ -249,8 +270,9 @@ async def _fix(
     proposes: Proposes,
 ) -> FixResult:
     from m3agent.agent.fix.entry import new_fix
+    from m3agent.cli.detach import reachable
 
-    with screen:
+    with reachable(screen) as name, screen:
         return await new_fix(
             spec,
             repo,
@@ -264,6 +286,7 @@ async def _fix(
             listener=screen.listener,
             inbox=screen.inbox,
             proposes=proposes,
+            name=name,
         )
 
 

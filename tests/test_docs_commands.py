@@ -53,6 +53,12 @@ ENDS = [
         why="it takes a language model; test_proposal.py has one",
     ),
     End(
+        r"m3agent sessions attach",
+        (2,),
+        says="does not run|no session",
+        why="no fix works here; test_detach.py attaches to one",
+    ),
+    End(
         r"m3agent fix --each label:",
         (2,),
         says="origin",

@@ -32,7 +32,9 @@ from m3agent.util.errors import Status, UsageError, reason_of
 from m3agent.util.json_value import items, mapping
 
 NOT_FINISHED = "not finished"
-"""Status of a session whose log has no end: it is still running or was killed. The log does not show which."""
+"""Status of a session whose log has no end, and that no process has open: it was killed."""
+RUNNING = "running"
+"""Status of a session that a process has open, without an end in its log."""
 DAMAGED = "damaged"
 """Status of a session whose log cannot be read."""
 LAST = "last"
@@ -47,7 +49,7 @@ class Summary:
     started: str
     """When it started; for a fork, when it was forked."""
     status: str
-    """A status of docs/events.md, or NOT_FINISHED, or DAMAGED."""
+    """A status of docs/events.md, or NOT_FINISHED, RUNNING or DAMAGED."""
     reason: str
     exit: int | None
     issue: str
@@ -136,7 +138,7 @@ class Sessions:
     def _newest(self, folders: Sequence[Path], *, fixes: bool) -> Path:
         for folder in folders:
             if self._lists(folder) and not (fixes and _asks(folder)):
-                return _chosen(folder)
+                return chosen(folder)
         raise UsageError(
             f"there is no {'fix' if fixes else 'session'} about {self.where}: `m3agent fix` creates one, --repo FOLDER names another "
             "repository, and `m3agent sessions list --all` shows the sessions of all"
@@ -215,7 +217,7 @@ def _shared(git_dir: Path) -> Path:
     return resolved.parent.parent if resolved.parent.name == "worktrees" else resolved
 
 
-def _chosen(folder: Path) -> Path:
+def chosen(folder: Path) -> Path:
     """Return the folder of the attempt that was chosen; the folder itself if none was chosen."""
     with contextlib.suppress(OSError, UsageError):
         ranking = items(read_session(folder).choice, "ranking")
@@ -244,7 +246,9 @@ def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summar
     used = {} if is_embedded(first, record.prepared) else last
     forked = {} if problem else _forked(folder, text(first, "ts"))
     calls = sum(bool(call.started) for turn in record.turns for call in turn.calls)
-    status = DAMAGED if problem else text(last, "status") or NOT_FINISHED
+    status = (
+        DAMAGED if problem else text(last, "status") or (RUNNING if is_locked(folder / LOG) else NOT_FINISHED)
+    )
     price, seconds = number(last, "price"), number(last, "seconds")
     patch = folder / PATCH
     return Summary(

@@ -213,6 +213,7 @@ def test_a_plain_question_is_known(text: str, is_one: bool) -> None:
     assert read_prompt([text_block(text)]).is_plain_question is is_one
 
 
+@pytest.mark.integration
 async def test_the_embedded_engine_takes_neither_questions_nor_advice(
     make_repo: MakeRepo, tmp_path: Path
 ) -> None:

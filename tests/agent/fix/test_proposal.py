@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from m3agent.agent.fix.attempt import REFINE
 from m3agent.agent.loop import prompt
 from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, Fixes, calls, one_sentence, run_there, says
 from tests.command_line import command, run
@@ -93,6 +94,8 @@ def test_a_certificate_names_the_accepted_test_and_holds(
     with EmulatedTerminal(words, output_too=True) as terminal:
         terminal.until(lambda lines: any("Enter accepts the test" in line for line in lines))
         assert any("assert -1 == 5" in line for line in terminal.lines)
+        terminal.press(b"\r")
+        terminal.until(lambda lines: any(REFINE in line for line in lines))
         terminal.press(b"\r")
         assert terminal.until_the_end() == 0
     predicate = json.loads(file.read_text())["predicate"]
