@@ -41,6 +41,7 @@ from m3agent.cli.common import (
     settings_in,
     state_folder,
 )
+from m3agent.cli.detach import attach
 from m3agent.cli.eval import eval_app
 from m3agent.cli.export import export
 from m3agent.cli.help import PROGRAM, Group, arrange, usage_error
@@ -76,6 +77,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(sandbox_app, name="sandbox")
 sessions_app.command("resume")(resume)
 sessions_app.command("fork")(fork)
+sessions_app.command("attach")(attach)
 sessions_app.command("export")(export)
 app.add_typer(sessions_app, name="sessions")
 app.command("ask")(ask)
@@ -122,11 +124,26 @@ def fix(
     ] = None,
     repo: Repo = Path(),
     each: Annotated[
-        Path | None,
+        str | None,
         option(
-            "Fix several issues one after the other: FILE has one on each line, in any form of ISSUE; - is standard "
-            "input. The exit code is the largest one.",
-            "FILE",
+            "Fix several issues one after the other. FILE has one on each line, in any form of ISSUE; - is standard "
+            "input. QUERY finds open issues on the tracker of origin, such as label:bug. The exit code is the largest one.",
+            "FILE|QUERY",
+        ),
+    ] = None,
+    most: Annotated[
+        int | None,
+        option(
+            "With --each QUERY: fix at most this many issues, the oldest first.",
+            "N",
+            min=1,
+            show_default="20",
+        ),
+    ] = None,
+    report: Annotated[
+        list[Path] | None,
+        option(
+            "With --each: write a report about all issues, as a page or as JSON (.json); repeatable.", "FILE"
         ),
     ] = None,
     attach: Annotated[
@@ -152,6 +169,13 @@ def fix(
         option("--follow", "With --pr: follow the pull request then, as m3agent pr follow does by default."),
     ] = False,
     certificate: Certificate = None,
+    detach: Annotated[
+        bool,
+        option(
+            "--detach",
+            "Work without the terminal, which gets the session's id. `m3agent sessions attach` shows it.",
+        ),
+    ] = False,
     as_json: AsJson = False,
     json_result: JsonResult = False,
     result_only: Annotated[
@@ -172,9 +196,9 @@ def fix(
     130 interrupted.
     """
     from m3agent.agent.delivery.apply import HandOver
+    from m3agent.cli import each as several
     from m3agent.cli import hosts
     from m3agent.cli.dockerfiles import ask
-    from m3agent.cli.each import check, fix_each, kept_in
     from m3agent.util.errors import UsageError
 
     given_for_one = {
@@ -182,12 +206,19 @@ def fix(
         "--branch": branch is not None,
         "--certificate": certificate is not None,
         "--follow": follow,
+        "--detach": detach,
         "--result-only": result_only,
         "--plan": plan_first,
         "--spec": spec,
     }
-    check(each, issue, given_for_one)
-    printed = {"--result-only": result_only, "--json": as_json, "--json-result": json_result}
+    given_for_each = {"--most": most is not None, "--report": bool(report)}
+    several.check(each, issue, given_for_one, given_for_each)
+    printed = {
+        "--result-only": result_only,
+        "--json": as_json,
+        "--json-result": json_result,
+        "--detach": detach,
+    }
     if len(given := [name for name, is_given in printed.items() if is_given]) > 1:
         raise UsageError(f"{' and '.join(given)} each decide what is printed: give only one")
     first = {"--plan": plan_first, "--spec": spec}
@@ -212,8 +243,14 @@ def fix(
 
     ask(repo, flags)
     hosts.ask(repo, flags)
+    if detach:
+        from m3agent.cli.detach import detached
+
+        if issue == "-":
+            raise UsageError("--detach: the fix has no standard input; give the issue as a file or in quotes")
+        detached(sys.argv, os.environ)
     if each is not None:
-        fix_each(each, begin, json_result=json_result, kept=kept_in(state_folder(), repo))
+        several.begin_all(each, most, report or [], repo, flags, [apply, pr], begin, json_result=json_result)
     fixing, screen = begin(issue or "")
     if follow:
         from m3agent.cli.pr import then_follow
@@ -233,8 +270,9 @@ async def _fix(
     proposes: Proposes,
 ) -> FixResult:
     from m3agent.agent.fix.entry import new_fix
+    from m3agent.cli.detach import reachable
 
-    with screen:
+    with reachable(screen) as name, screen:
         return await new_fix(
             spec,
             repo,
@@ -248,6 +286,7 @@ async def _fix(
             listener=screen.listener,
             inbox=screen.inbox,
             proposes=proposes,
+            name=name,
         )
 
 

@@ -147,7 +147,10 @@ def screen_for(
     by_id: bool = False,
     by_keyboard: bool = True,
 ) -> Screen:
-    """Return the screen for a fix, on which the person can type if `by_keyboard` is true.
+    """Return the screen for a fix.
+
+    The person can type on it if `by_keyboard` is true and standard output is the terminal, too: a pager in a pipe reads the same
+    keyboard.
 
     Raises UsageError if it shall be both quiet and verbose.
     """
@@ -166,7 +169,7 @@ def screen_for(
         repo="" if repo == Path() else str(repo),
         hold_end=sys.stdout.isatty() and sys.stderr.isatty() and not as_json,
         as_json=_print_line if as_json else None,
-        inbox=Inbox(refines=sys.stdout.isatty() and not by_id and not as_json) if by_keyboard else None,
+        inbox=Inbox(refines=not by_id and not as_json) if by_keyboard and sys.stdout.isatty() else None,
     )
 
 

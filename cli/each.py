@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import typer
 
+from m3agent.agent.issue.query import is_query
 from m3agent.agent.report.text import UNKNOWN
-from m3agent.cli.common import faults, finish, say
+from m3agent.cli.common import faults, finish, say, settings_in, state_folder
 from m3agent.util.append_only import AppendOnlyFile, fault
 from m3agent.util.counted import counted
 from m3agent.util.errors import Status, UsageError
@@ -26,76 +28,212 @@ if TYPE_CHECKING:
     from m3agent.agent.ui.event_printer import Screen
 
 INTERRUPTED = 130
+MOST = 20
+"""Most issues of a query, unless the user wants others."""
 Begin = Callable[[str], "tuple[Coroutine[None, None, FixResult], Screen]"]
 """Returns the fix of an issue and the screen that shows it."""
-Kept = Callable[[Sequence[str]], Path]
-"""Returns the file for the results of these issues."""
 
 
-def check(file: Path | None, issue: str | None, for_one: Mapping[str, bool]) -> None:
-    """Refuse a command line that names no issue or two sources of issues, or has options for one issue only.
+class Ended(NamedTuple):
+    """How the fix of an issue ended."""
+
+    status: str
+    exit: int
+    session: str
+    """The session's id; UNKNOWN without one."""
+    issue: str
+    """The issue as it was named."""
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The row of the table for people."""
+        return self.status, str(self.exit), self.session, printable_line(self.issue, 200)
+
+
+def check(
+    each: str | None, issue: str | None, for_one: Mapping[str, bool], for_each: Mapping[str, bool]
+) -> None:
+    """Refuse a command line that names no issue or two sources of issues, or has options that do not fit.
+
+    Args:
+        for_one: The options for one issue only, and which of them are given.
+        for_each: Those for several issues.
 
     Raises:
         UsageError: With the reason.
     """
-    if file is None and issue is None:
+    if each is None and issue is None:
         raise UsageError("missing argument 'ISSUE'; see 'm3agent fix --help'.")
-    if file is None:
-        return
-    if issue is not None:
+    wrong = [name for name, is_given in (for_each if each is None else for_one).items() if is_given]
+    if wrong and each is None:
+        raise UsageError(f"{wrong[0]} is for several issues: leave it away, or name them with --each")
+    if each is not None and issue is not None:
         raise UsageError("--each names the issues: leave ISSUE away")
-    if wrong := [name for name, is_given in for_one.items() if is_given]:
+    if wrong:
         raise UsageError(f"{wrong[0]} is for one issue: leave it or --each away")
 
 
-def fix_each(file: Path, begin: Begin, *, json_result: bool, kept: Kept) -> NoReturn:
-    """Fix the issues that a file names, show a table of the results, and exit with the largest of the exit codes.
-
-    An issue that cannot be fixed does not stop the others. Ctrl-C does. If the same issues were cut off before, those that came
-    to their end are not fixed again.
+def issues_of(each: str, query: Callable[[str], list[str]]) -> tuple[object, list[str]]:
+    """Return what names the issues in each run, and the issues of a file or a query, each once.
 
     Args:
-        file: Has an issue on each line, in any form that `fix` accepts; `-` is standard input.
-        kept: Returns the file that keeps the results of these issues until all have one.
+        each: A file with an issue on each line, in any form that `fix` accepts; `-` for standard input; or a query on the
+            repository's tracker.
+        query: Returns the issues that a query finds.
+
+    Raises:
+        UsageError: The file cannot be read or names no issue.
     """
-    specs = _issues(file)
-    path = kept(specs)
-    with contextlib.closing(_results(path)) as results:
-        ended = dict(json.loads(line) for _, line in json_lines(path.read_bytes()))
-        if ended:
-            say(f"{len(ended)} of {counted(len(specs), 'issue')} ended before and will not be fixed again")
-        rows = list[tuple[str, ...]]()
+    if each != "-" and is_query(each) and not Path(each).exists():
+        return each, query(each)  # the tracker may have other issues in the next run
+    try:
+        text = sys.stdin.read() if each == "-" else Path(each).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"--each {each} cannot be read: {reason}") from None
+    specs = [line.strip() for line in text.splitlines() if line.strip()]
+    if not specs:
+        raise UsageError(f"--each {each} names no issue: write one on each line")
+    return specs, list(dict.fromkeys(specs))
+
+
+def begin_all(
+    each: str,
+    most: int | None,
+    files: Sequence[Path],
+    repo: Path,
+    flags: Mapping[str, object],
+    handed: Sequence[bool],
+    begin: Begin,
+    *,
+    json_result: bool,
+) -> NoReturn:
+    """Fix the issues that a file or a query names.
+
+    Args:
+        each: The file or the query.
+        most: Most issues of a query.
+        files: Where to write reports.
+        handed: What to do with the patches.
+
+    Raises:
+        M3AgentError: The issues or the files cannot be used.
+    """
+    from m3agent.agent.issue.query import found_issues
+    from m3agent.agent.repo.repository import open_repository, origin_url
+    from m3agent.agent.report.write import check_target
+
+    def query(text: str) -> list[str]:
+        settings, origin = settings_in(repo, flags), origin_url(open_repository(repo))
+        return found_issues(
+            text, most or MOST, origin, github_api=settings.github_api, env=os.environ, say=say
+        )
+
+    for file in files:
+        check_target(file)
+    named, specs = issues_of(each, query)
+    if not specs:
+        say("no open issue is found, so nothing is to be done")
+        raise typer.Exit
+    state = state_folder()
+    options = {name: value for name, value in flags.items() if value is not None}
+    kept = kept_in(state, repo, [named, most, *handed, sorted(options.items())])
+    fix_each(
+        specs,
+        begin,
+        json_result=json_result,
+        kept=kept,
+        report=lambda ended: write_reports(files, state, ended),
+    )
+
+
+def kept_in(state: Path, repo: Path, asked: Sequence[object]) -> Path:
+    """Return the file with the results of a command until all its issues have one.
+
+    Args:
+        asked: What names the issues, and the options: another model or limit gives other results.
+    """
+    name = hashlib.sha256(json.dumps([str(repo.resolve()), asked], default=str).encode()).hexdigest()[:32]
+    return state / "each" / f"{name}.jsonl"
+
+
+def fix_each(
+    specs: Sequence[str],
+    begin: Begin,
+    *,
+    json_result: bool,
+    kept: Path,
+    report: Callable[[list[Ended]], None],
+) -> NoReturn:
+    """Fix issues, show a table of the results, and exit with the largest of the exit codes.
+
+    An issue that cannot be fixed does not stop the others. Ctrl-C does. If the same command was cut off before, issues that
+    came to their end are not fixed again.
+
+    Args:
+        kept: The file that keeps the results until all issues have one.
+        report: Writes the report about all.
+    """
+    ended: list[Ended] = []
+    with contextlib.closing(_results(kept)) as results:
+        before = {
+            end.issue: end for end in (Ended(*json.loads(line)) for _, line in json_lines(kept.read_bytes()))
+        }
+        if known := sum(spec in before for spec in specs):
+            say(f"{known} of {counted(len(specs), 'issue')} ended before and will not be fixed again")
         for number, spec in enumerate(specs, 1):
-            if number in ended:
-                rows.append(tuple(ended[number]))
+            if spec in before:
+                ended.append(before[spec])
                 continue
             say(f"issue {number} of {len(specs)}: {printable_line(spec, 200)}")
             code, result = _fix(*begin(spec), json_result=json_result)
             status, session = (
-                ("error", UNKNOWN) if result is None else (result.status.value, result.session.name)
+                ("error", UNKNOWN) if result is None else (str(result.status), result.session.name)
             )
-            rows.append((status, str(code), session, printable_line(spec, 200)))
+            ended.append(Ended(status, code, session, spec))
             if code == INTERRUPTED:
                 break
             if status != Status.ERROR:  # the next run may find what was missing, such as the model server
-                results.append(json.dumps([number, rows[-1]]).encode(), sync=True)
+                results.append(json.dumps(ended[-1]).encode(), sync=True)
         else:
-            path.unlink()
-    for line in wrapping(
-        [("status", "exit", "session", "issue"), *rows], columns_of(sys.stderr)
-    ).splitlines():
+            kept.unlink()
+    table = [("status", "exit", "session", "issue"), *(end.row for end in ended)]
+    for line in wrapping(table, columns_of(sys.stderr)).splitlines():
         print_note(line)
-    raise typer.Exit(max(int(row[1]) for row in rows))
+    report(ended)
+    raise typer.Exit(max(end.exit for end in ended))
 
 
-def kept_in(state: Path, repo: Path) -> Kept:
-    """Return what names the file with the results of issues of a repository."""
+def write_reports(files: Sequence[Path], state: Path, ended: Sequence[Ended]) -> None:
+    """Write a report about all issues into each file: JSON if its name ends with `.json`, else a page.
 
-    def path(specs: Sequence[str]) -> Path:
-        name = hashlib.sha256(json.dumps([str(repo.resolve()), *specs]).encode()).hexdigest()[:32]
-        return state / "each" / f"{name}.jsonl"
+    Raises:
+        UsageError: A session cannot be read, or a file is not a regular one.
+        EnvironmentFault: A file cannot be written.
+    """
+    from m3agent.agent.report.page import render
+    from m3agent.agent.report.reader import report_of
+    from m3agent.agent.report.write import write_page, written
+    from m3agent.agent.session.catalog import summary_of
+    from m3agent.agent.session.log_reader import LOG, read_log
 
-    return path
+    folders = {end: state / "sessions" / end.session for end in ended if end.session != UNKNOWN}
+    for file in files:
+        if not folders and file.suffix != ".json":
+            say(f"{file} is not written: no issue has a session")
+            continue
+        if file.suffix == ".json":
+            rows = [end._asdict() for end in ended]
+            for end, row in zip(ended, rows, strict=True):
+                summary = summary_of(folders[end]) if end in folders else None
+                row["session"] = None if summary is None else end.session
+                for name in ("reason", "seconds", "price", "patch"):
+                    row[name] = getattr(summary, name, None)
+            page = json.dumps(rows, indent=2).encode() + b"\n"
+        else:
+            page = render([report_of(read_log(folder / LOG), folder) for folder in folders.values()]).encode()
+        write_page(file, page)
+        say(written(file, page))
 
 
 def _results(path: Path) -> AppendOnlyFile:
@@ -126,15 +264,3 @@ def _fix(
             finish(kept(), screen, json_result=json_result)
     except typer.Exit as ended:
         return ended.exit_code, results[0] if results else None
-
-
-def _issues(file: Path) -> list[str]:
-    try:
-        text = sys.stdin.read() if file == Path("-") else file.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"--each {file} cannot be read: {reason}") from None
-    specs = [line.strip() for line in text.splitlines() if line.strip()]
-    if not specs:
-        raise UsageError(f"--each {file} names no issue: write one on each line")
-    return specs

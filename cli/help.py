@@ -66,6 +66,10 @@ EXAMPLES = {
         ("m3agent sessions resume last", "after Ctrl-C"),
         ("m3agent sessions resume last --max-turns 200", "after the limit of 100 turns"),
     ),
+    "m3agent sessions attach": (
+        ("m3agent sessions attach", "watch the last fix; Ctrl-C leaves it running"),
+        ("m3agent sessions attach --stop", "end it"),
+    ),
     "m3agent sessions fork": (
         ("m3agent sessions fork last --tell 'The bug is in the parser.'", "go on with your advice"),
         ("m3agent sessions fork last --turn 7", "go on from the end of turn 7"),

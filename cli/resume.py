@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from m3agent.agent.loop import inbox
 from m3agent.agent.settings.options import Flags, takes_settings
 from m3agent.cli.common import (
     Apply,
@@ -34,11 +35,7 @@ if TYPE_CHECKING:
     from m3agent.agent.session.session import Session
     from m3agent.agent.ui.event_printer import Screen
 
-NO_ADVICE = (
-    "the embedded engine cannot follow advice: it repairs what the failing tests show; a language model can: m3agent fix ISSUE "
-    "--endpoint URL"
-)
-"""Said if the user tells a session something that no language model reads."""
+NO_ADVICE = f"{inbox.NO_ADVICE}; a language model can: m3agent fix ISSUE --endpoint URL"
 Which = Annotated[
     str,
     argument(

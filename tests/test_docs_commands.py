@@ -52,6 +52,18 @@ ENDS = [
         says="the embedded engine cannot propose",
         why="it takes a language model; test_proposal.py has one",
     ),
+    End(
+        r"m3agent sessions attach",
+        (2,),
+        says="does not run|no session",
+        why="no fix works here; test_detach.py attaches to one",
+    ),
+    End(
+        r"m3agent fix --each label:",
+        (2,),
+        says="origin",
+        why="the reader's repository has no origin here; test_query.py asks trackers",
+    ),
     End(r"m3agent serve$", (130,), until=r"ready ", why="it serves until Ctrl-C"),
     End(
         r"m3agent serve fetch",

@@ -40,7 +40,7 @@ from acp.schema import (
 )
 
 from m3agent import __version__
-from m3agent.agent.acp.blocks import AcpPrompt, read_prompt
+from m3agent.agent.acp.blocks import read_prompt
 from m3agent.agent.acp.options import MODES, Option, checked, commands, options_of, shown
 from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, OpenSession, all_sessions, new_session, open_session
@@ -193,10 +193,7 @@ class AcpAgent:
         session = self._session(session_id)
         try:
             if session.task is not None:
-                if not session.steer(await _with_protocol_errors(_read(prompt))):
-                    raise _refused(
-                        "this session is working on another prompt: wait until it finishes, or cancel it"
-                    )
+                await _with_protocol_errors(_steer(session, prompt))
                 return await asyncio.shield(session.task)
             session.task = asyncio.ensure_future(_with_protocol_errors(_prompt(session, prompt)))
             session.task.add_done_callback(lambda _: session.idle())
@@ -256,8 +253,8 @@ class AcpAgent:
         session.kept.close()
 
 
-async def _read(blocks: Sequence[Block]) -> AcpPrompt:
-    return read_prompt(blocks)
+async def _steer(session: ClientSession, blocks: Sequence[Block]) -> None:
+    session.steer(read_prompt(blocks))
 
 
 async def _prompt(session: ClientSession, blocks: Sequence[Block]) -> PromptResponse:

@@ -55,6 +55,10 @@ COMMANDS = {
     ),
     "verify": Command("Run the tests without and with your uncommitted changes; no model is asked"),
 }
+_QUESTION = re.compile(
+    r"\s*(what|why|how|where|when|who|which|whose|is|are|was|were|do|does|did|has|have|should)\b[^\n]*\?\s*",
+    re.IGNORECASE,
+)
 _COMMAND = re.compile(rf"\A\s*/({'|'.join(COMMANDS)})(?:\s+|$)")
 
 
@@ -78,6 +82,11 @@ class AcpPrompt:
     def is_question(self) -> bool:
         """Whether only an answer is wanted."""
         return self.command in ("ask", "plan")
+
+    @property
+    def is_plain_question(self) -> bool:
+        """Whether a prompt without a command is one question in English, which only a language model can answer."""
+        return not self.command and _QUESTION.fullmatch(self.typed) is not None
 
     @property
     def title(self) -> str:

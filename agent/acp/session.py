@@ -29,14 +29,15 @@ from m3agent.agent.acp.updates import STEPS, Update, Updates, diffs, plan
 from m3agent.agent.certificate.statement import Statement
 from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.delivery.apply import apply_to_work_tree
+from m3agent.agent.endpoint.choice import required_model_server
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix.finalize import Change, FixResult
 from m3agent.agent.fix.orchestrate import check, fix
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.images import fitting
-from m3agent.agent.loop.inbox import Inbox
+from m3agent.agent.loop.inbox import NO_ADVICE, Inbox
 from m3agent.agent.loop.prompt import ANSWERS
-from m3agent.agent.loop.resume import rebased, resume_point
+from m3agent.agent.loop.resume import rebased, resume_point, used_embedded_engine
 from m3agent.agent.loop.turn_events import answer_of
 from m3agent.agent.mcp.config import configured
 from m3agent.agent.mcp.toolset import is_installed
@@ -45,6 +46,7 @@ from m3agent.agent.patches.outcome import explained
 from m3agent.agent.patches.verification import VerifyRequest, verify_patch
 from m3agent.agent.repo.repository import Repository, open_repository
 from m3agent.agent.repo.snapshot import workspace_of
+from m3agent.agent.session.events import SessionStarted
 from m3agent.agent.session.fork import fork
 from m3agent.agent.session.log_reader import LOG, Line, SessionLog, read_log
 from m3agent.agent.session.session import Session
@@ -81,6 +83,8 @@ class ClientSession:
     """The prompt that the session works on; None if it is idle."""
     _inbox: Inbox | None = None
     """Takes what the person says while the model works; None if it does not."""
+    _is_embedded: bool = False
+    """Whether the embedded engine works, which takes no advice."""
     _allowed: set[str] = field(default_factory=set)
     """Names of MCP tools that may be called without asking again."""
 
@@ -93,11 +97,17 @@ class ClientSession:
         """Take note that the prompt has ended."""
         self.task = None
 
-    def steer(self, said: AcpPrompt) -> bool:
-        """Pass a message on to the model that works. Return whether one does, and the message is plain text."""
-        if self._inbox is None or said.command or said.images:
-            return False
-        return self._inbox.put(said.text)
+    def steer(self, said: AcpPrompt) -> None:
+        """Pass a message on to the model that works.
+
+        Raises UsageError: No language model works, or the message is more than plain text.
+        """
+        if self._inbox is not None and self._is_embedded:
+            raise UsageError(NO_ADVICE)
+        if self._inbox is None or said.command or said.images or not self._inbox.put(said.text):
+            raise UsageError(
+                "this session is working on another prompt: wait until it finishes, or cancel it"
+            )
 
     def settings(self) -> Settings:
         """Return the settings in force, with what the person chose in the editor. Raises UsageError."""
@@ -157,6 +167,10 @@ class ClientSession:
 
     async def _work(self, repository: Repository, asked: AcpPrompt, sender: _Sender) -> FixResult:
         settings = await asyncio.to_thread(self.settings)
+        if asked.is_plain_question:
+            await asyncio.to_thread(
+                required_model_server, settings, self.state
+            )  # the other engine would repair
         earlier = self._earlier_log()
         if earlier is None:
             session, lines = Session.create(self.state, []), list[Line]()
@@ -175,6 +189,10 @@ class ClientSession:
                 updates.note("images are accepted only with the first prompt: these are left out")
             session.listen(updates.see)
             session.listen(sender.count)
+            session.listen(self._see)
+            if point is not None and used_embedded_engine(point.started):
+                self._is_embedded = True
+                updates.note(NO_ADVICE)
             images = fitting(asked.images, updates.note)
             issue = dataclasses.replace(asked.issue(), images=images)
             passed_on = self.mcp
@@ -204,6 +222,10 @@ class ClientSession:
             kind = UsageError if result.exit_code == UsageError.exit_code else EnvironmentFault
             raise kind(result.reason)
         return result
+
+    def _see(self, line: Line) -> None:
+        if line["type"] == SessionStarted.type:
+            self._is_embedded = used_embedded_engine(line)
 
     def _earlier_log(self) -> SessionLog | None:
         """Return the log of the last fix; None without a fix, and if the model never answered in it."""

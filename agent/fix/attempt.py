@@ -220,8 +220,7 @@ class Attempt:
     async def _review(self, said: str, loop: Loop, verify: Callable[[], Awaitable[None]]) -> str:
         """Return the message that sends the model on; empty if the person has nothing to refine either."""
         told = await self._verdict_returned(said, loop, verify)
-        inbox = self.request.inbox
-        may_ask = inbox.refines and not self.request.settings.yes and self.variation.of == 1
+        may_ask = self.request.inbox.refines and self.request.ask is not None and self.variation.of == 1
         if not told and not loop.heard and may_ask and not loop.limits.reached():
             await verify()
             if answer := await self._ask(REFINE, loop):
@@ -230,10 +229,10 @@ class Attempt:
 
     async def _ask(self, question: str, loop: Loop) -> str | None:
         """Ask the person, if there is one; None if nobody answers. The time until the answer does not count."""
-        if self.request.inbox.ask is None:
+        if (ask := self.request.ask) is None:
             return None
         begun = time.monotonic()
-        answer = await self.request.inbox.ask(question)
+        answer = await ask(question)
         self.limits.started += time.monotonic() - begun
         loop.calls.deadline = self.limits.deadline
         return answer

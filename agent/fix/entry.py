@@ -88,6 +88,7 @@ async def new_fix(
     listener: Callable[[str], Callable[[Delta], None]] = lambda _: lambda _: None,
     inbox: Inbox | None = None,
     proposes: Proposes = "",
+    name: str | None = None,
 ) -> FixResult:
     """Read the issue and the settings, and run the fix.
 
@@ -96,6 +97,7 @@ async def new_fix(
         listener: Returns the callback for the streamed answers of a session, given its id.
         inbox: What the person says while the model works, and whom to ask; None for nobody.
         proposes: What the person wants to accept before the model works.
+        name: The session's id; None for a new one.
 
     Raises M3AgentError: The input is missing or invalid. Later failures are results.
     """
@@ -122,7 +124,7 @@ async def new_fix(
         proposes=proposes,
     )
     await check(request, state, say)
-    with contextlib.closing(Session.create(state, sinks)) as session:
+    with contextlib.closing(Session.create(state, sinks, name)) as session:
         return await fix(request, session, state, say=say, listener=listener)
 
 

@@ -45,7 +45,7 @@ class Proposal:
         self._runs = runs
         self._given: str | None = None
         """The answer that the person gave with the command that resumes the session."""
-        self._has_person = request.inbox.ask is not None
+        self._has_person = request.ask is not None
         self._returned = 0
         self.waiting: Outcome | None = None
         """The end of the session, if the person has to answer first."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from m3agent.agent.delivery.apply import HandOver
 from m3agent.agent.issue.load import Issue
-from m3agent.agent.loop.inbox import Inbox
+from m3agent.agent.loop.inbox import Ask, Inbox
 from m3agent.agent.loop.prompt import Answer, Proposes
 from m3agent.agent.loop.resume import ResumePoint
 from m3agent.agent.mcp.toolset import MayCall, yes
@@ -38,3 +38,8 @@ class FixRequest:
     """What the person says while the model works, and whom to ask."""
     certificate: Path | None = None
     """Where to write the certificate of the verification; None for nowhere."""
+
+    @property
+    def ask(self) -> Ask | None:
+        """Asks the person; None if nobody can answer, or nobody wants to be asked (`--yes`)."""
+        return None if self.settings.yes else self.inbox.ask

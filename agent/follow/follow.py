@@ -28,7 +28,7 @@ from m3agent.agent.repo.repository import GitCommandFailed, Repository
 from m3agent.agent.repo.snapshot import TREES, objects_of
 from m3agent.agent.session import log_reader
 from m3agent.agent.session.catalog import session_folders
-from m3agent.agent.session.events import PullFollowed
+from m3agent.agent.session.events import Proposal, PullFollowed
 from m3agent.agent.session.fork import fork
 from m3agent.agent.session.log_reader import LOG, Line, read_ends, read_log
 from m3agent.agent.session.session import Session
@@ -328,10 +328,13 @@ class _Follower:
         earlier = _last_tree(log.events, base)
         tree = carried(store, earlier, self._commit or seen.head, seen.head)
         change = Workspace(store, base).patch(tree).text.decode("utf-8", "replace")
+        moved = dict[str, str]()
         if tip is not None:
+            proposed = {line["tree"] for line in log.events if line["type"] == Proposal.type}
+            moved = {test: carried(store, test, commit, tip) for test in proposed}
             tree = base = carried(store, base, commit, tip)
             commit = tip
-        session, lines = fork(self._state, log, None, (commit, base))
+        session, lines = fork(self._state, log, None, (commit, base), moved)
         point = resume_point(lines)
         # the rules about answers and verdicts of the earlier fix do not count for this round
         point = replace(point, rounds=0, accepted=None, returned={})

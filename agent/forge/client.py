@@ -8,6 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from m3agent.agent.forge.address import GITHUB_API, IssueReference, Project, PullReference, project_of
@@ -174,6 +175,21 @@ class Client(ABC):
             texts.append(text)
         return words(found, "title"), "\n".join(texts)
 
+    def issues(self, project: Project, query: str, most: int) -> list[int]:
+        """Return the numbers of the open issues of a project that a query finds, the oldest first.
+
+        Args:
+            query: In the words of the tracker, such as `label:bug`.
+            most: Most issues.
+
+        Raises:
+            UsageError: The tracker has no such query.
+        """
+        numbers = [
+            number for number in islice(self._numbers(project, query), most) if isinstance(number, int)
+        ]
+        return list(dict.fromkeys(numbers))
+
     def present(self, project: Project) -> Opened:
         """Return a project as it is now. Raises UsageError if it cannot be read or is archived."""
         found = self.api.get(project.project_api).json
@@ -226,6 +242,10 @@ class Client(ABC):
         """Write a comment on a pull request."""
         comments = pull.server.comments.format(number=pull.number)
         self.api.post(f"{pull.project_api}/{comments}", {"body": text})
+
+    @abstractmethod
+    def _numbers(self, project: Project, query: str) -> Iterator[object]:
+        """Yield the numbers of the open issues that a query finds, the oldest first."""
 
     @abstractmethod
     def _proposed(self, project: Project, what: Proposal) -> tuple[dict[str, Any], str]:

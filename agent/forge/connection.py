@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from m3agent.agent.forge.address import Project, PullReference, ServerKind
 from m3agent.agent.forge.api import API_SECONDS, Api, Token, words
@@ -24,6 +26,7 @@ from m3agent.agent.forge.client import (
 from m3agent.util.daemon_thread import in_background
 from m3agent.util.errors import PermissionRefused, UsageError
 from m3agent.util.json_value import mapping
+from m3agent.util.sanitize import quoted
 
 MEMBERS = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
 """The values of `author_association` of people who belong to a project. GitHub sets them."""
@@ -38,6 +41,10 @@ DEVELOPER = 30
 """GitLab's number for the least access with which a person may push."""
 RUNNING = frozenset({"created", "waiting_for_resource", "preparing", "pending", "running", "scheduled"})
 _STATES: dict[str, State] = {"opened": "open", "locked": "open", "merged": "merged"}
+
+_OTHERS = re.compile(r"(?i)(?:^|\s)-?(repo|org|user):")
+"""Terms of a query on GitHub that reach issues of other projects."""
+_STATE = re.compile(r"(?i)(?:^|\s)-?(?:is|state):(?:open|closed)\b")
 
 T = TypeVar("T")
 
@@ -60,6 +67,16 @@ class GitHub(Client):
             return words(self.api.get(asked).json, "permission") in WRITERS
         except UsageError:  # not found: a stranger
             return False
+
+    def _numbers(self, project: Project, query: str) -> Iterator[object]:
+        if _OTHERS.search(query):
+            raise UsageError(
+                f"a query is about the issues of {project.project}: leave out repo:, org: and user:"
+            )
+        state = "" if _STATE.search(query) else " is:open"
+        asked = quote(f"repo:{project.project} is:issue{state} {query}", safe="")
+        for entry in self.api.pages(f"{project.api}/search/issues?q={asked}&sort=created&order=asc", "items"):
+            yield entry.get("number")
 
     def _proposed(self, project: Project, what: Proposal) -> tuple[dict[str, Any], str]:
         owner = (what.fork or project).project.partition("/")[0]
@@ -169,6 +186,20 @@ class GitLab(Client):
     def __init__(self, api: Api) -> None:
         super().__init__(api)
         self._members: dict[int, bool] = {}
+
+    def _numbers(self, project: Project, query: str) -> Iterator[object]:
+        try:
+            terms = shlex.split(query)
+        except ValueError:
+            raise UsageError(f"{quoted(query)} has a quotation mark without its other one") from None
+        labels = [term.removeprefix("label:") for term in terms if term.startswith("label:")]
+        search = [term for term in terms if not term.startswith("label:")]
+        if other := next((term for term in search if ":" in term), None):
+            raise UsageError(f"{quoted(other)}: a query of GitLab has label:NAME and words")
+        values = {"state": "opened", "order_by": "created_at", "sort": "asc", "labels": ",".join(labels)}
+        asked = urlencode(values | ({"search": " ".join(search)} if search else {}))
+        for entry in self.api.pages(f"{project.project_api}/issues?{asked}"):
+            yield entry.get("iid")
 
     def _proposed(self, project: Project, what: Proposal) -> tuple[dict[str, Any], str]:
         value = {

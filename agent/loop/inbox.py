@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 Ask = Callable[[str], Awaitable[str | None]]
 """Asks the person a question. Returns the answer, which is empty if the person agrees, or None if the person refuses."""
 
+NO_ADVICE = "the embedded engine cannot follow advice: it repairs what the failing tests show"
+"""Said if a person tells a session something that no language model reads."""
+
 
 @dataclass
 class Inbox:

@@ -101,6 +101,14 @@ class RunLimits:
             return counted(self.turns, "turn")
         if time.monotonic() >= self.deadline:
             return f"{self.minutes:g} minute{'' if self.minutes == 1 else 's'}"
+        return self._over_budget()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a limit of tokens or cost is reached, so that not even a summary may be asked for."""
+        return self._over_budget() is not None
+
+    def _over_budget(self) -> str | None:
         spent = self._spent
         if self.tokens is not None and (spent.completion or 0) >= self.tokens:
             return f"{self.tokens:,} completion tokens"

@@ -293,9 +293,12 @@ class Loop:
         self.model.forget_prompt()
 
     async def _at_limit(self, limit: str) -> Outcome:
-        """Ask the model for a last summary, without calls. The tools stay in the prompt, to keep its prefix equal."""
+        """Ask the model for a last summary, without calls, if the limits of tokens and cost leave room for one.
+
+        The tools stay in the prompt, to keep its prefix equal.
+        """
         reason = f"the limit of {limit} was reached"
-        if self.append_only:
+        if self.append_only or self.limits.is_spent:
             return Outcome("limit", reason, "")
         self._tell(prompt.LIMIT_REACHED.format(limit=limit))
         try:

@@ -78,7 +78,7 @@ class Model:
         """Send one request. Its answer is in the conversation and the log when this returns.
 
         Args:
-            max_tokens: Most tokens of the answer; None means what the session's limit leaves.
+            max_tokens: Most tokens of the answer; None means what the session's limit leaves, which is never exceeded.
             deadline: When to give up, on the monotonic clock; None means the session's time limit.
 
         Raises:
@@ -94,7 +94,7 @@ class Model:
             self.messages,
             self.tools,
             tool_choice=tool_choice,
-            max_tokens=self.limits.left_tokens if max_tokens is None else max_tokens,
+            max_tokens=min((n for n in (max_tokens, self.limits.left_tokens) if n is not None), default=None),
             thinking=self.thinking,
             sampling=self.sampling,
             deadline=deadline or self.limits.deadline,

@@ -21,6 +21,7 @@ from m3agent.agent.context.output import redact_text
 from m3agent.agent.loop import turn_events
 from m3agent.agent.loop.completion_gate import pinned_tests, was_accepted
 from m3agent.agent.loop.limits import Variation
+from m3agent.agent.loop.prompt import SAID
 from m3agent.agent.loop.tool_executor import PendingCall, SessionTests
 from m3agent.agent.session.events import SessionForked
 from m3agent.agent.session.log_reader import Line
@@ -38,7 +39,6 @@ WORK_TREE_CHANGED = (
     "[the work tree is no longer as you left it; it now has the files of the user's disk: "
     "read files again before you edit them]"
 )
-
 
 _EMBEDDED = "embedded: search-based repair judged by the tests, no language model"
 """`endpoint.description` of a session with the embedded engine, in logs from before `endpoint.source` was added."""
@@ -113,7 +113,9 @@ class ResumePoint:
     def unheard(self, messages: Sequence[dict[str, Any]]) -> list[str]:
         """Return what the person said and the conversation does not have."""
         last = str(messages[-1]["content"])
-        return [text for text in self.said if harmless(text) not in last]
+        told = [SAID.format(harmless(text)) for text in self.said]
+        sent = next(n for n in range(len(told), -1, -1) if last.endswith("\n\n".join(told[:n])))
+        return self.said[sent:]
 
     @staticmethod
     def _is_later(identity: str, messages: Sequence[dict[str, Any]]) -> bool:

@@ -15,7 +15,14 @@ from pathlib import Path
 
 from m3agent.agent.repo.host_git import find as find_repository
 from m3agent.agent.repo.snapshot import TREES
-from m3agent.agent.session.events import QUESTION, EndpointProbed, SessionFinished, SessionForked, TurnStarted
+from m3agent.agent.session.events import (
+    QUESTION,
+    EndpointProbed,
+    SessionFinished,
+    SessionForked,
+    SessionStarted,
+    TurnStarted,
+)
 from m3agent.agent.session.log_reader import LOG, Line, number, read_before, read_ends, read_last, text, whole
 from m3agent.agent.session.messages import FILE as MESSAGES
 from m3agent.agent.session.record import SessionRecord, is_embedded, read_session, record_of
@@ -25,7 +32,9 @@ from m3agent.util.errors import Status, UsageError, reason_of
 from m3agent.util.json_value import items, mapping
 
 NOT_FINISHED = "not finished"
-"""Status of a session whose log has no end: it is still running or was killed. The log does not show which."""
+"""Status of a session whose log has no end, and that no process has open: it was killed."""
+RUNNING = "running"
+"""Status of a session that a process has open, without an end in its log."""
 DAMAGED = "damaged"
 """Status of a session whose log cannot be read."""
 LAST = "last"
@@ -40,7 +49,7 @@ class Summary:
     started: str
     """When it started; for a fork, when it was forked."""
     status: str
-    """A status of docs/events.md, or NOT_FINISHED, or DAMAGED."""
+    """A status of docs/events.md, or NOT_FINISHED, RUNNING or DAMAGED."""
     reason: str
     exit: int | None
     issue: str
@@ -86,7 +95,7 @@ class Sessions:
 
     def folders(self) -> list[Path]:
         """Return the folders of the sessions, newest first. Raises UsageError if they cannot be listed."""
-        return [folder for folder in session_folders(self.state) if self._has(folder)]
+        return [folder for folder in session_folders(self.state) if self._lists(folder)]
 
     def list(self) -> list[Summary]:
         """Return summaries of the sessions, newest first. Damaged sessions are included."""
@@ -128,12 +137,15 @@ class Sessions:
 
     def _newest(self, folders: Sequence[Path], *, fixes: bool) -> Path:
         for folder in folders:
-            if self._has(folder) and not (fixes and _asks(folder)):
-                return _chosen(folder)
+            if self._lists(folder) and not (fixes and _asks(folder)):
+                return chosen(folder)
         raise UsageError(
             f"there is no {'fix' if fixes else 'session'} about {self.where}: `m3agent fix` creates one, --repo FOLDER names another "
             "repository, and `m3agent sessions list --all` shows the sessions of all"
         )
+
+    def _lists(self, folder: Path) -> bool:
+        return self._has(folder) and not _never_began(folder)
 
     def _has(self, folder: Path) -> bool:
         """Return whether a session is about the repository. One whose log cannot be read may be."""
@@ -181,6 +193,15 @@ def _first(folder: Path) -> Line:
     return first if isinstance(first, dict) else {}
 
 
+def _never_began(folder: Path) -> bool:
+    """Return whether a session has ended, or works, without its first event. There is nothing to show or to resume."""
+    with contextlib.suppress(OSError):
+        return (
+            text(_first(folder), "type") not in ("", SessionStarted.type) or not (folder / LOG).stat().st_size
+        )
+    return False  # the list says why the log cannot be read
+
+
 def _asks(folder: Path) -> bool:
     """Return whether a session only answers a question. An issue in a file named `question` has the same source."""
     last: Line = {}
@@ -196,7 +217,7 @@ def _shared(git_dir: Path) -> Path:
     return resolved.parent.parent if resolved.parent.name == "worktrees" else resolved
 
 
-def _chosen(folder: Path) -> Path:
+def chosen(folder: Path) -> Path:
     """Return the folder of the attempt that was chosen; the folder itself if none was chosen."""
     with contextlib.suppress(OSError, UsageError):
         ranking = items(read_session(folder).choice, "ranking")
@@ -225,7 +246,9 @@ def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summar
     used = {} if is_embedded(first, record.prepared) else last
     forked = {} if problem else _forked(folder, text(first, "ts"))
     calls = sum(bool(call.started) for turn in record.turns for call in turn.calls)
-    status = DAMAGED if problem else text(last, "status") or NOT_FINISHED
+    status = (
+        DAMAGED if problem else text(last, "status") or (RUNNING if is_locked(folder / LOG) else NOT_FINISHED)
+    )
     price, seconds = number(last, "price"), number(last, "seconds")
     patch = folder / PATCH
     return Summary(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from m3agent.agent.repo.snapshot import TREES, scratch_folder
-from m3agent.agent.session.events import SessionForked
+from m3agent.agent.session.events import Proposal, ProposalAnswered, SessionForked
 from m3agent.agent.session.log_reader import LOG, Line, SessionLog, text, whole
 from m3agent.agent.session.messages import FILE as MESSAGES
 from m3agent.agent.session.messages import Message, as_line, read_lines
@@ -20,13 +21,18 @@ from m3agent.util.json_value import mapping
 
 
 def fork(
-    state: Path, log: SessionLog, turn: int | None, base: tuple[str, str] | None = None
+    state: Path,
+    log: SessionLog,
+    turn: int | None,
+    base: tuple[str, str] | None = None,
+    moved: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Session, list[Line]]:
     """Start a new session with a copy of an earlier one, up to the end of one of its turns.
 
     Args:
         turn: Number of the turn; None for the last turn with an answer.
         base: A commit and its tree, which patches of the new session start from; None for those of the earlier session.
+        moved: Trees with a proposed test, and what they are on the new base.
 
     Returns the new session, open, and the lines of its log.
 
@@ -50,6 +56,12 @@ def fork(
             raise UsageError(f"the session in {source} cannot be forked: {part} is missing")
     name, said = new_id(), read_lines(source)
     kept: list[Line] = [line | {"session": name} for line in _lines_until(lines, last)]
+    if turn is not None:  # at the end of the turn, its proposal had no answer
+        kept = [line for line in kept if (line["type"], _turn(line)) != (ProposalAnswered.type, turn)]
+        kept = [line | {"seq": number} for number, line in enumerate(kept, 1)]
+    for line in kept:
+        if line["type"] == Proposal.type:
+            line["tree"] = moved.get(text(line, "tree"), line.get("tree"))
     if base is not None:
         commit, tree = base
         kept[0] = {**kept[0], "tree": tree, "repository": {**mapping(kept[0], "repository"), "head": commit}}

@@ -60,6 +60,23 @@ def read_log(path: Path) -> SessionLog:
     return SessionLog(path, tuple(events), tuple(notes))
 
 
+def read_new(path: Path, start: int) -> tuple[list[Line], int]:
+    """Return the events of a log after a position in bytes, and the position after them. A line that is being written waits.
+
+    Raises UsageError: A line is damaged or of an unknown version.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            whole_lines = file.read().rpartition(b"\n")[0]
+    except OSError:
+        return [], start
+    if not whole_lines:
+        return [], start
+    lines = [_parsed(raw, path, 0) for raw in whole_lines.split(b"\n")]
+    return lines, start + len(whole_lines) + 1
+
+
 def read_ends(path: Path) -> tuple[Line, Line] | None:
     """Return the first and the last event of a log without reading the lines between.
 

@@ -82,12 +82,15 @@ class Session:
     def create(cls, state: Path, sinks: Sequence[Callable[[Line], None]], name: str | None = None) -> Session:
         """Create a session in the state folder. Its id is `name`, or a `new_id` if `name` is None.
 
+        The folder of a detached session exists already.
+
         Raises EnvironmentFault: The folder cannot be created or written.
         """
         name = name or new_id()
         folder = state / "sessions" / name
         try:
-            make_folder(folder)
+            if not folder.is_dir():
+                make_folder(folder)
         except OSError as error:
             raise fault(error, folder) from None
         return cls(folder, sinks)

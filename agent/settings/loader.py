@@ -21,7 +21,9 @@ from m3agent.util.sanitize import printable_line, printable_text
 from m3agent.util.table import wrapped
 
 _PREFIX = "M3AGENT_"
-OTHER_VARIABLES = frozenset({"M3AGENT_STATE", "M3AGENT_EQUIPPED", "M3AGENT_BUNDLE"})
+DETACHED = "M3AGENT_DETACHED"
+"""Names the session of `fix --detach`, for the process that carries it out."""
+OTHER_VARIABLES = frozenset({"M3AGENT_STATE", "M3AGENT_EQUIPPED", "M3AGENT_BUNDLE", DETACHED})
 """Variables that are not settings: the state folder, a mark of environment images, and the file that adapters install."""
 _DEFAULT = "default"
 IGNORED = frozenset(name for name, setting in SETTINGS.items() if setting.repository == "ignored")

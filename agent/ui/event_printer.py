@@ -90,7 +90,7 @@ class Screen:
     """Gets what the person types while the screen is shown, and asks the person; None if nobody shall type."""
 
     def __post_init__(self) -> None:
-        self._typed = None if self.inbox is None else TypedLine(self._said)
+        self._typed = None if self.inbox is None else TypedLine(self.pass_on)
         still = None if self.detail is Detail.QUIET else self._still
         self._live = LiveView(self._area, still, typed=self._typed)
         self._held: list[Block] = []
@@ -114,7 +114,7 @@ class Screen:
         """The receivers of a session's log lines."""
         return [self.on_line] if self.as_json is None else [self.on_line, self.as_json]
 
-    def _said(self, text: str) -> None:
+    def pass_on(self, text: str) -> None:
         """Pass on what the person types."""
         if self.inbox is not None and not self.inbox.put(text):
             self.say(f"the model's work is over, so it does not get this: {text}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import typer
 
 from m3agent.agent.fix.finalize import FixResult
 from m3agent.agent.report.text import UNKNOWN
+from m3agent.agent.session.session import Session
 from m3agent.agent.ui.event_printer import Screen
-from m3agent.cli.each import check, fix_each, kept_in
+from m3agent.cli.each import check, fix_each, issues_of, kept_in, write_reports
 from m3agent.util.append_only import AppendOnlyFile
 from m3agent.util.errors import EXIT_CODES, Status, UsageError
+from tests.agent.report.test_report_model import a_fix
 from tests.agent.scripted import BUGGY, MakeRepo
 from tests.command_line import run
 
@@ -24,26 +27,36 @@ Outcome = Status | Exception
 FixAll = Callable[..., int]
 
 
+def no_query(_: str) -> list[str]:
+    raise AssertionError
+
+
 @pytest.fixture
 def fix_all(tmp_path: Path) -> FixAll:
     """Return a function that fixes the issues of a text, which end as told, and returns the exit code."""
 
-    def fix_all(text: str, outcomes: Mapping[str, Outcome], file: Path | None = None) -> int:
+    def fix_all(text: str, outcomes: Mapping[str, Outcome], *reports: Path) -> int:
         async def fixing(spec: str) -> FixResult:
             outcome = outcomes[spec]
             if isinstance(outcome, Exception):
                 raise outcome
             code = EXIT_CODES[outcome]
-            return FixResult(outcome, code, "", tmp_path / f"session-{spec}", None, None)
+            return FixResult(outcome, code, "", tmp_path / "sessions" / f"session-{spec}", None, None)
 
         def begin(spec: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
             return fixing(spec), Screen()
 
-        if file is None:
-            file = tmp_path / "issues"
-            file.write_text(text)
+        (tmp_path / "issues").write_text(text)
+        named, specs = issues_of(str(tmp_path / "issues"), no_query)
+        kept = kept_in(tmp_path, tmp_path, [named])
         with pytest.raises(typer.Exit) as ended:
-            fix_each(file, begin, json_result=False, kept=kept_in(tmp_path, tmp_path))
+            fix_each(
+                specs,
+                begin,
+                json_result=False,
+                kept=kept,
+                report=lambda end: write_reports(reports, tmp_path, end),
+            )
         return ended.value.exit_code
 
     return fix_all
@@ -113,7 +126,7 @@ def test_an_issue_that_met_an_error_is_fixed_again(
 
 
 def test_two_commands_do_not_fix_the_same_issues(fix_all: FixAll, tmp_path: Path) -> None:
-    path = kept_in(tmp_path, tmp_path)(["one"])
+    path = kept_in(tmp_path, tmp_path, [["one"]])
     path.parent.mkdir()
     with (
         contextlib.closing(AppendOnlyFile(path)),
@@ -122,9 +135,43 @@ def test_two_commands_do_not_fix_the_same_issues(fix_all: FixAll, tmp_path: Path
         fix_all("one", {"one": Status.VERIFIED})
 
 
-def test_the_issues_come_from_standard_input(fix_all: FixAll, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("one\n"))
-    assert fix_all("", {"one": Status.VERIFIED}, Path("-")) == 0
+def test_the_issues_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\none\n"))
+    assert issues_of("-", no_query) == (["one", "two", "one"], ["one", "two"])
+
+
+def test_a_query_is_known_by_its_terms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results are kept by the query, because the tracker may have other issues in the next run."""
+    assert issues_of("crash label:bug", lambda text: [text]) == ("crash label:bug", ["crash label:bug"])
+    monkeypatch.chdir(tmp_path)
+    Path("label:bug").write_text("one\n")
+    assert issues_of("label:bug", no_query) == (["one"], ["one"])
+
+
+def test_other_options_fix_the_issues_again(tmp_path: Path) -> None:
+    paths = {kept_in(tmp_path, tmp_path, [["one"], False, [("max_turns", turns)]]) for turns in (5, 5, 9)}
+    assert len(paths) == 2
+
+
+def test_one_report_about_all(fix_all: FixAll, tmp_path: Path) -> None:
+    folder = tmp_path / "sessions" / "session-one"
+    folder.mkdir(parents=True)
+    session = Session(folder, [])
+    for event in a_fix():
+        session.write(event)
+    session.close()
+    page, table = tmp_path / "all.html", tmp_path / "all.json"
+    assert fix_all("one\ntwo\n", {"one": Status.VERIFIED, "two": UsageError("no")}, page, table) == 2
+    first, second = json.loads(table.read_bytes())
+    assert (first["issue"], first["status"], first["exit"], first["session"]) == (
+        "one",
+        "verified",
+        0,
+        "session-one",
+    )
+    assert first["seconds"] > 0
+    assert (second["issue"], second["session"], second["patch"]) == ("two", None, None)
+    assert "<table" in page.read_text()
 
 
 @pytest.mark.parametrize(
@@ -140,30 +187,28 @@ def test_a_file_without_issues_is_refused(tmp_path: Path, content: bytes | None,
     if content is not None:
         file.write_bytes(content)
 
-    def begin(_: str) -> Any:
-        raise AssertionError
-
     with pytest.raises(UsageError, match=f"^--each {file} {reason}$"):
-        fix_each(file, begin, json_result=False, kept=kept_in(tmp_path, tmp_path))
+        issues_of(str(file), no_query)
 
 
 @pytest.mark.parametrize(
     ("file", "issue", "reason"),
     [
         (None, None, "missing argument 'ISSUE'; see 'm3agent fix --help'."),
-        (Path("f"), "text", "--each names the issues: leave ISSUE away"),
-        (Path("f"), None, "--branch is for one issue: leave it or --each away"),
+        (None, "text", "--most is for several issues: leave it away, or name them with --each"),
+        ("f", "text", "--each names the issues: leave ISSUE away"),
+        ("f", None, "--branch is for one issue: leave it or --each away"),
     ],
 )
-def test_an_unclear_command_line_is_refused(file: Path | None, issue: str | None, reason: str) -> None:
+def test_an_unclear_command_line_is_refused(file: str | None, issue: str | None, reason: str) -> None:
     with pytest.raises(UsageError) as refused:
-        check(file, issue, {"--attach": False, "--branch": True})
+        check(file, issue, {"--attach": False, "--branch": True}, {"--most": True})
     assert str(refused.value) == reason
 
 
 def test_options_for_one_issue_do_not_matter_for_one_issue() -> None:
-    check(None, "issue.md", {"--branch": True})
-    check(Path("f"), None, {"--branch": False})
+    check(None, "issue.md", {"--branch": True}, {"--most": False})
+    check("f", None, {"--branch": False}, {"--most": True})
 
 
 @pytest.mark.slow

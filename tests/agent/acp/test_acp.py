@@ -30,6 +30,7 @@ from m3agent.agent.acp.blocks import read_prompt
 from m3agent.agent.acp.options import options_of
 from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, all_sessions, new_session, open_session
+from m3agent.agent.loop.inbox import NO_ADVICE
 from m3agent.agent.settings.settings import Settings
 from m3agent.util.errors import UsageError
 from tests.agent.acp.acp_client import COMMAND, BarePipes, Client, connected
@@ -194,6 +195,39 @@ async def test_options_and_commands(fixes: Fixes) -> None:
 def test_a_command_is_one_only_at_the_beginning(text: str) -> None:
     prompt = read_prompt([text_block(text)])
     assert (prompt.command, prompt.title, prompt.wanted) == ("", text, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("What does add() do?", True),
+        ("is it tested?", True),
+        ("Could you fix add()?", False),
+        ("Why is it 6?\nIt should be 5.", False),
+        ("Whatever you change, keep add()?", False),
+        ("/ask What is it?", False),
+        (ISSUE, False),
+    ],
+)
+def test_a_plain_question_is_known(text: str, is_one: bool) -> None:
+    assert read_prompt([text_block(text)]).is_plain_question is is_one
+
+
+@pytest.mark.integration
+async def test_the_embedded_engine_takes_neither_questions_nor_advice(
+    make_repo: MakeRepo, tmp_path: Path
+) -> None:
+    repo = make_repo(BUGGY)
+    async with connected(tmp_path / "state", "allow", M3AGENT_ENGINE="embedded") as client:
+        session = await begun(client, repo)
+        with pytest.raises(RequestError, match="the embedded engine is no language model"):
+            await asked(client, session, "Why does add(2, 3) return -1?")
+        work = asyncio.ensure_future(asked(client, session))
+        while not client.of("tool_call"):  # noqa: ASYNC110  # the agent announces the first call
+            await asyncio.sleep(0.01)
+        with pytest.raises(RequestError, match=NO_ADVICE):
+            await asked(client, session, "Keep it short.")
+        await work
 
 
 async def test_a_plan_comes_first_and_is_followed(fixes: Fixes) -> None:

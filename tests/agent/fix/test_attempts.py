@@ -159,8 +159,8 @@ def test_without_a_server_one_session_says_so(make_repo: MakeRepo, own_state: Pa
 def test_tokens_are_limited_for_all_together(fixes: Fixes) -> None:
     fixes(BUGGY, [scripted([NOTHING], [NOTHING])], "--attempts", "2", "--max-tokens", "40", code=6)
     used = [lines[-1]["completion_tokens"] for lines in logs(fixes.home).values()]
-    # when the limit is reached, each attempt may have one unfinished answer, and may give one last answer
-    assert 40 <= sum(used) <= 40 + 2 * 10 + 2 * 10
+    # when the limit is reached, each attempt may have one unfinished answer
+    assert 40 <= sum(used) <= 40 + 2 * 10
 
 
 @pytest.mark.slow  # quick: test_resume.py

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from m3agent.agent.fix.attempt import REFINE
 from m3agent.agent.loop import prompt
-from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, Fixes, calls, one_sentence, says
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, Fixes, calls, one_sentence, run_there, says
 from tests.command_line import command, run
 from tests.emulated_terminal import EmulatedTerminal
 from tests.servers.misbehaving import MisbehavingServer, history_faults
@@ -90,15 +91,43 @@ def test_a_certificate_names_the_accepted_test_and_holds(
         "--certificate",
         str(file),
     )
-    with EmulatedTerminal(words) as terminal:
+    with EmulatedTerminal(words, output_too=True) as terminal:
         terminal.until(lambda lines: any("Enter accepts the test" in line for line in lines))
         assert any("assert -1 == 5" in line for line in terminal.lines)
+        terminal.press(b"\r")
+        terminal.until(lambda lines: any(REFINE in line for line in lines))
         terminal.press(b"\r")
         assert terminal.until_the_end() == 0
     predicate = json.loads(file.read_text())["predicate"]
     assert (predicate["verdict"], predicate["accepted"]) == ("verified", ["test_sum.py"])
     checked = run("verify", "--repo", str(repo), "--check", str(file))
     assert checked.returncode == 0, checked.stderr + checked.stdout
+
+
+@pytest.mark.parametrize("pages", [False, True])
+def test_nobody_is_asked_who_wants_no_questions_or_reads_in_a_pager(
+    server: MisbehavingServer, make_repo: Any, own_state: Path, pages: bool
+) -> None:
+    """A pager in a pipe reads the same keyboard."""
+    server.answers = [PLAN]
+    words = command("fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--endpoint", server.url, "--plan")
+    with EmulatedTerminal([*words, *([] if pages else ["--yes"])], output_too=not pages) as terminal:
+        assert terminal.until_the_end() == 7
+        assert not any("Enter accepts" in line or line.startswith(">") for line in terminal.lines)
+
+
+def test_a_fork_from_the_turn_of_a_proposal_has_no_answer_to_it(fixes: Fixes) -> None:
+    fixes(UNTESTED, [SPEC, READY], "--spec", code=7)
+    fixes.resume([FIX, TEST, DONE])
+    fixes.model.answers = [
+        calls("file_write", path="test_sum.py", content=STATES.replace("2, 3", "3, 2")),
+        READY,
+    ]
+    turn = str(fixes.of_type("proposal")[0]["turn"])
+    done = run_there("sessions", "fork", "last", "--turn", turn, "--tell", "The other way around.")
+    assert done.returncode == 7, done.stderr
+    assert last_told(fixes) == prompt.CORRECTED.format("The other way around.")
+    assert "add(3, 2)" in done.stdout
 
 
 @pytest.mark.slow  # quick: test_a_test_is_accepted_and_the_verdict_rests_on_it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -445,6 +446,28 @@ def test_a_conflict_that_is_not_resolved(world: World) -> None:
     ended = world.follow()
     assert (ended.reason, ended.exit_code) == ("the conflict with main is not resolved: a test broke", 1)
     assert world.commits() == 0
+
+
+def test_an_accepted_test_is_on_the_new_base_after_a_conflict(world: World) -> None:
+    """Verdicts count from the base with the accepted test (`fix --spec`), so it must not keep the old files."""
+    session, _ = Session.open(world.session)
+    store = TreeStore(world.session / TREES)
+    base = read_log(world.session / "events.jsonl").events[0]["tree"]
+    tested = Workspace(store, base).commit_changes(base, [("test_a.py", REGULAR, b"red\n")], [])
+    with contextlib.closing(session):
+        session.write(an_event(events.SessionResumed, tree=""))
+        session.write(events.Proposal(turn=1, kind="spec", text="", tests={}, tree=tested))
+        session.write(events.ProposalAnswered(turn=1, accepted=True, text=""))
+        session.write(finished("verified", pull_request=world.github.pull, commit=world.opened))
+    push_by_other(world, "b.py", "y = 5\n", branch="main")
+    world.pull.fields["mergeable"] = False
+    world.changes = [None]
+    world.follow()
+    [now] = [log.parent for log in world.session.parent.glob("*/events.jsonl") if log.parent != world.session]
+    [line] = [line for line in read_log(now / "events.jsonl").events if line["type"] == "proposal"]
+    store = TreeStore(now / TREES, only_read=True)
+    files = {entry.path: store.get_blob(entry.sha) for entry in store.list_tree(line["tree"])}
+    assert files == {"a.py": b"x = 1\n", "b.py": b"y = 5\n", "test_a.py": b"red\n"}
 
 
 def test_a_branch_on_a_fork(world: World) -> None:

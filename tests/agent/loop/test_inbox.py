@@ -69,6 +69,17 @@ async def test_a_message_that_was_not_sent_survives_a_kill(tmp_path: Path) -> No
         assert resume_point(after).unheard(it.messages[:2]) == []
 
 
+async def test_a_short_message_is_not_taken_for_a_part_of_the_one_before(tmp_path: Path) -> None:
+    started = {"type": "session.started", "tree": "t", "v": 1, "seq": 1, "ts": "2026-01-01T00:00:00Z"}
+    async with core(tmp_path) as it:
+        for text in ("Keep the name.", "name"):
+            it.loop.hear(text)
+        point = resume_point([started, *it.lines])
+        told = {"role": "user", "content": prompt.SAID.format("Keep the name.")}
+        assert point.unheard([told]) == ["name"]
+        assert point.unheard([{"role": "user", "content": "Which name?"}]) == ["Keep the name.", "name"]
+
+
 async def test_text_of_a_person_cannot_be_taken_for_markup(tmp_path: Path) -> None:
     async with core(tmp_path, FIX, TEST, DONE) as it:
         it.loop.hear("x</issue>")

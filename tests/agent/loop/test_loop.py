@@ -203,6 +203,19 @@ async def test_at_a_limit_the_model_has_the_last_word(tmp_path: Path) -> None:
         assert it.log("gate") == []
 
 
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (RunLimits(9, 60, tokens=5), "the limit of 5 completion tokens was reached"),
+        (RunLimits(9, 60, cost=0.0), "the limit of $0.00 was reached"),
+    ],
+)
+async def test_what_is_spent_pays_for_no_summary(tmp_path: Path, limits: RunLimits, reason: str) -> None:
+    async with core(tmp_path, FIX, says("too much"), limits=limits) as it:
+        assert (await it.loop.run()) == Outcome("limit", reason, "")
+        assert len(it.asked) <= 1
+
+
 async def test_a_limit_that_is_reached_at_once(tmp_path: Path) -> None:
     async with core(tmp_path, says("Nothing was done."), limits=RunLimits(9, 0.0)) as it:
         assert (await it.loop.run()).reason == "the limit of 0 minutes was reached"

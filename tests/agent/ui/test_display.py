@@ -113,7 +113,7 @@ def test_while_the_server_is_silent_the_clock_ticks_until_ctrl_c(
 def test_a_typed_line_reaches_the_model_and_does_not_disturb_the_rows(
     fix_command: FixCommand, server: MisbehavingServer, own_state: Path
 ) -> None:
-    with EmulatedTerminal(fix_command(FIRST, SILENT)) as terminal:
+    with EmulatedTerminal(fix_command(FIRST, SILENT), output_too=True) as terminal:
         terminal.until(lambda lines: f"> {HINT}" in lines)
         terminal.press("keep the näme\r".encode())
         terminal.until(lambda lines: "> keep" not in lines[-1] and thinks(lines))
