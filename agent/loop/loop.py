@@ -123,15 +123,8 @@ class Loop:
 
         Raises SandboxError, ModelServerError, M3AgentError: The session ended early; the caller reports it.
         """
-        if stop := await self._carry_out(pending):
-            return Outcome("stalled", stop.text, "")
-        if self.user_message:
-            self._tell(self.user_message)
-        elif self.accepted is not None and not self.heard:
-            if outcome := await self._review(self.accepted):
-                return outcome
-        elif not self.heard and (self.awaits_user or prompt.asks_for_words(self.messages[-1])):
-            self._tell(prompt.RESUMED)
+        if outcome := await self._go_on(pending):
+            return outcome
         too_long = shortened = False
         while True:
             self._take_heard()
@@ -162,6 +155,20 @@ class Loop:
             self.window.record_usage(answer.usage, len(self.messages))
             if outcome := await self._answered(answer):
                 return outcome
+
+    async def _go_on(self, pending: Sequence[PendingCall]) -> Outcome | None:
+        """Do what an earlier process of the session left to do, and tell the model how the session continues."""
+        if stop := await self._carry_out(pending):
+            return Outcome("stalled", stop.text, "")
+        if self.user_message:
+            self._tell(self.user_message)
+        elif self.heard:
+            return None
+        elif self.accepted is not None:
+            return await self._review(self.accepted)
+        elif self.awaits_user or prompt.asks_for_words(self.messages[-1]):
+            self._tell(prompt.RESUMED)
+        return None
 
     async def _answered(self, answer: Turn) -> Outcome | None:
         """Process an answer: run its calls, send the model a message, or return the outcome."""

@@ -98,16 +98,14 @@ class ResumePoint:
 
     def pending(self, messages: Sequence[dict[str, Any]]) -> list[PendingCall]:
         """Return the calls of the model's last message that have no result in the conversation."""
-        answered = {message.get("tool_call_id") for message in messages}
-        last = next((m for m in reversed(messages) if m["role"] == "assistant"), None)
-        if last is None or not last.get("tool_calls"):
-            return []
-        ids = [call["id"] for call in last["tool_calls"]]
-        turn = next((t for t in reversed(self.turns) if [call.id for call in t.asked] == ids), None)
+        at = max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
+        ids = [call["id"] for call in messages[at].get("tool_calls") or ()] if at >= 0 else []
+        answered = {message.get("tool_call_id") for message in messages[at + 1 :]}
+        turn = next((turn for turn in reversed(self.turns) if [call.id for call in turn.asked] == ids), None)
         return [
             PendingCall(_tool_call(call), call.started, call.finished)
-            for call in (turn.asked if turn is not None else ())
-            if call.id not in answered or self._is_later(call.id, messages)
+            for call in (turn.asked if ids and turn is not None else ())
+            if call.id not in answered
         ]
 
     def unheard(self, messages: Sequence[dict[str, Any]]) -> list[str]:
@@ -116,16 +114,6 @@ class ResumePoint:
         told = [SAID.format(harmless(text)) for text in self.said]
         sent = next(n for n in range(len(told), -1, -1) if last.endswith("\n\n".join(told[:n])))
         return self.said[sent:]
-
-    @staticmethod
-    def _is_later(identity: str, messages: Sequence[dict[str, Any]]) -> bool:
-        """Return whether the last message requests this id again, without a result since then."""
-        for message in reversed(messages):
-            if message.get("tool_call_id") == identity:
-                return False
-            if message["role"] == "assistant":
-                return True
-        return False
 
 
 def resume_point(lines: Sequence[Line]) -> ResumePoint:
@@ -151,50 +139,56 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
         tools=record.other_tools,
         turns=record.turns,
     )
-    point.proposes = started.get("proposes", "")
-    proposed, restored = dict[str, Any](), ""
-    for line in lines:
-        if line["type"] == "proposal":
-            proposed, point.waits = line, True
-        elif line["type"] == "proposal.answered":
-            point.waits, point.answered = False, line
-            if line["accepted"]:
-                point.proposes = ""
-                point.spec_tree = proposed["tree"] if proposed["kind"] == "spec" else ""
-                restored = proposed["tree"]
-        elif line["type"] == "person.message":
-            point.said.append(line["text"])
-        elif line["type"] == "turn.started":
-            point.said.clear()
-            point.answered = {}
-        elif line["type"] == "call.finished":
-            restored = ""
+    restored = _replay_person(point, lines)
     for turn in record.own_turns:
         if turn.finished:
             point.used.add(turn_events.answer_of(turn.finished), turn.finished["price"])
     for turn in record.turns:
-        point.turn = max(point.turn, turn.number)
-        if turn.finished and not turn.of_type("context.summarised"):  # a summary is not work on the issue
-            point.stall.answered(
-                reasoning=turn.reasoning,
-                text=turn.text,
-                calls=len(turn.asked),
-                finish=turn.finished["finish"],
-            )
-        for call in turn.calls:
-            _count_call(point, call)
-        for returned in turn.of_type("feedback"):
-            point.rounds += 1
-            point.returned = returned
-            point.named_red |= dict.fromkeys(returned["tests"], returned["tree"])
+        _replay_turn(point, turn)
     point.tree = restored or point.tree
-    if record.turns and not record.turns[-1].of_type("feedback"):
-        last = record.turns[-1]
-        if any(map(was_accepted, last.of_type("gate"))):
-            point.accepted = last.text
+    last = record.turns[-1] if record.turns else None
+    if last and not last.of_type("feedback") and any(map(was_accepted, last.of_type("gate"))):
+        point.accepted = last.text
     reviewed = record.turns if point.accepted is None else record.turns[:-1]  # the last one is reviewed again
     point.pinned = frozenset().union(*(pinned_tests(turn.text) for turn in reviewed if not turn.asked))
     return point
+
+
+def _replay_person(point: ResumePoint, lines: Sequence[Line]) -> str:
+    """Take what the person said and answered; return the tree of an accepted proposal, if no call ended since then."""
+    point.proposes = point.started.get("proposes", "")
+    proposed, restored = dict[str, Any](), ""
+    for line in lines:
+        match line["type"]:
+            case "proposal":
+                proposed, point.waits = line, True
+            case "proposal.answered":
+                point.waits, point.answered = False, line
+                if line["accepted"]:
+                    point.proposes, restored = "", proposed["tree"]
+                    point.spec_tree = restored if proposed["kind"] == "spec" else ""
+            case "person.message":
+                point.said.append(line["text"])
+            case "turn.started":
+                point.said.clear()
+                point.answered = {}
+            case "call.finished":
+                restored = ""
+    return restored
+
+
+def _replay_turn(point: ResumePoint, turn: TurnRecord) -> None:
+    """Take a turn's answer, calls and feedback."""
+    point.turn = max(point.turn, turn.number)
+    if turn.finished and not turn.of_type("context.summarised"):  # a summary is not work on the issue
+        finish, calls = turn.finished["finish"], len(turn.asked)
+        point.stall.answered(reasoning=turn.reasoning, text=turn.text, calls=calls, finish=finish)
+    for call in turn.calls:
+        _count_call(point, call)
+    for returned in turn.of_type("feedback"):
+        point.rounds += 1
+        point.returned = returned
+        point.named_red |= dict.fromkeys(returned["tests"], returned["tree"])
 
 
 def used_embedded_engine(started: Line) -> bool:

@@ -106,16 +106,21 @@ def _panel(
         yield f'<text x="{x}" y="{bottom + 18}" text-anchor="middle">{short_count(place_)}</text>'
     yield f'<text class="soft" x="{WIDTH - RIGHT}" y="{bottom + 38}" text-anchor="end">{below}</text>'
     for name, curve in curves.items():
-        if not curve:
-            continue
-        where = [at(*point) for point in sorted(curve)]
-        yield f'<path class="{name}" d="M{"L".join(f"{x} {y}" for x, y in where)}"/>'
-        for (x, y), (amount, value) in zip(where, sorted(curve), strict=True):
-            told = f"{name}, {short_count(amount)}: {tick(value)}"
-            yield f'<circle class="{name}" cx="{x}" cy="{y}" r="4"><title>{escape(told)}</title></circle>'
-        if len(curves) > 1:
-            x, y = where[-1]
+        if curve:
+            yield from _curve(name, sorted(curve), [at(*point) for point in sorted(curve)], tick)
+        if curve and len(curves) > 1:
+            x, y = at(*max(curve))
             yield f'<text x="{float(x) + 9:.1f}" y="{float(y) + 4:.1f}">{name}</text>'
+
+
+def _curve(
+    name: str, points: Sequence[Point], where: Sequence[tuple[str, str]], tick: Callable[[float], str]
+) -> Iterator[str]:
+    """Yield the SVG elements of a curve through the places `where`."""
+    yield f'<path class="{name}" d="M{"L".join(map(" ".join, where))}"/>'
+    for (x, y), (amount, value) in zip(where, points, strict=True):
+        told = f"{name}, {short_count(amount)}: {tick(value)}"
+        yield f'<circle class="{name}" cx="{x}" cy="{y}" r="4"><title>{escape(told)}</title></circle>'
 
 
 def _rate(value: float) -> str:

@@ -7,7 +7,7 @@ because a prompt is often a thousand times as long as its answer. The page's CSS
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
@@ -114,32 +114,40 @@ def plot(turns: Sequence[TurnTokens]) -> Markup:
         *prompts.drawn("prompt tokens"),
         *completions.drawn("completion tokens"),
     ]
-    every = next(
-        step for step in _LABEL_STEPS if len(turns) / step <= MOST_LABELS or step == _LABEL_STEPS[-1]
-    )
     for index, turn in enumerate(turns):
         middle = LEFT + slot * (index + 0.5)
-        parts += [f'<a href="#{escape(turn.anchor)}"><title>{escape(_tooltip(turn))}</title>']
         x, height = LEFT + slot * index, COMPLETIONS[1] - PROMPTS[0]
-        parts += [f'<rect class="hit" x="{x:.1f}" y="{PROMPTS[0]}" width="{slot:.1f}" height="{height}"/>']
         cached = min(turn.cached or 0, turn.prompt or 0)
-        fresh = "unknown" if turn.cached is None else "fresh"
-        parts += prompts.bar("cached", middle, width, 0, cached)
-        parts += prompts.bar(fresh, middle, width, cached, turn.prompt or 0)
-        parts += completions.bar("completion", middle, width, 0, turn.completion or 0)
-        if turn.mark:
-            y = PROMPTS[0] - 5
-            parts += [f'<path class="mark" d="M{middle:.1f} {y}l-4.5 -8h9z"/>']
-        if index == 0 or (index + 1) % every == 0:
-            parts += [
-                f'<text x="{middle:.1f}" y="{COMPLETIONS[1] + 16}" text-anchor="middle">{escape(turn.label)}</text>'
-            ]
-        parts += ["</a>"]
+        parts += [
+            f'<a href="#{escape(turn.anchor)}"><title>{escape(_tooltip(turn))}</title>',
+            f'<rect class="hit" x="{x:.1f}" y="{PROMPTS[0]}" width="{slot:.1f}" height="{height}"/>',
+            *prompts.bar("cached", middle, width, 0, cached),
+            *prompts.bar(
+                "unknown" if turn.cached is None else "fresh", middle, width, cached, turn.prompt or 0
+            ),
+            *completions.bar("completion", middle, width, 0, turn.completion or 0),
+            *_signs(turn, middle, is_labelled=index == 0 or (index + 1) % _label_step(len(turns)) == 0),
+            "</a>",
+        ]
     parts += [
         f'<text class="name" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">turn</text>',
         "</svg>",
     ]
     return Markup("".join(parts))  # noqa: S704  # numbers, and texts escaped above
+
+
+def _label_step(turns: int) -> int:
+    """Return the step between turns that have a label."""
+    return next((step for step in _LABEL_STEPS if turns / step <= MOST_LABELS), _LABEL_STEPS[-1])
+
+
+def _signs(turn: TurnTokens, middle: float, *, is_labelled: bool) -> Iterator[str]:
+    """Yield the mark of a turn, and its label below the axis."""
+    if turn.mark:
+        yield f'<path class="mark" d="M{middle:.1f} {PROMPTS[0] - 5}l-4.5 -8h9z"/>'
+    if is_labelled:
+        place = f'x="{middle:.1f}" y="{COMPLETIONS[1] + 16}"'
+        yield f'<text {place} text-anchor="middle">{escape(turn.label)}</text>'
 
 
 def legend(turns: Sequence[TurnTokens]) -> list[tuple[str, str]]:

@@ -194,6 +194,13 @@ def _turn(turn: TurnRecord, report: SessionReport) -> TurnView:
         before=[_incident(line) for line in turn.before],
         requests=_requests(turn.of_type("network.request")),
     )
+    is_last = turn is report.record.turns[-1]
+    _add_incidents(shown, turn, report.status if is_last else "")
+    return shown
+
+
+def _add_incidents(shown: TurnView, turn: TurnRecord, ended: str) -> None:
+    """Add a turn's calls and incidents to its view; `ended` is the session's status if the turn is the last one."""
     for call in turn.calls:
         incidents = [_incident(line) for line in call.of_type("stall")]
         if call.started or call.finished:
@@ -203,13 +210,11 @@ def _turn(turn: TurnRecord, report: SessionReport) -> TurnView:
     for line in turn.events:
         kind = line["type"]
         if kind == "gate":
-            is_last = turn is report.record.turns[-1]
-            shown.incidents.append(_gate(line, report.status if is_last else ""))
+            shown.incidents.append(_gate(line, ended))
         elif kind == "stall" and shown.calls:
             shown.calls[-1].incidents.append(_incident(line))
         elif kind in INCIDENTS or kind in words.WARNINGS:
             shown.incidents.append(_incident(line))
-    return shown
 
 
 def _call(call: CallRecord, incidents: list[Incident]) -> CallView:

@@ -6,7 +6,7 @@ repositories: each view makes them printable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from m3agent.agent.report import text as show
@@ -38,29 +38,36 @@ def step_title(name: str, arguments: Mapping[str, Any] | None) -> str:
 
 def step_outcome(finished: Line) -> str:
     """Return the outcome of a call in a few words; empty if success is all there is to say."""
-    traits, data = traits_of(text(finished, "name")), mapping(finished, "data")
-    counts = {name: len(items(data, name)) for name in OUTCOMES}
-    code = finished.get("exit_code")
-    is_error = finished.get("is_error") is True
     status, lines = text(finished, "status"), text(finished, "content").splitlines() or [""]
-    said = lines[0].removeprefix("error: ")
-    if status != "done":
-        said = said if said.startswith(status) else f"{status}: {said}".rstrip(": ")
-    elif any(counts.values()):
-        said = outcome_counts(counts)
-    elif said.startswith("0 passed"):
-        said = NO_TESTS
-    elif not is_error and traits.kind == "read":
-        said = counted(len(lines), "line")
-    elif not is_error and traits.kind == "edit":
-        said = lines[1] if len(lines) > 1 else ""  # the diff says what changed; a second line is a caveat
-    elif isinstance(code, int) and not data.get("timed_out") and "passed" not in data:
-        output = last_line("\n".join(lines[1:]))
-        brief = (
-            output if len(output) <= MOST_OUTCOME and '{"' not in output else ""
-        )  # the others are for programs
-        said = brief if code == 0 else f"exit {code}: {brief}" if brief else f"exit {code}"
-    return printable_line(said, MOST_OUTCOME)
+    first = lines[0].removeprefix("error: ")
+    if status == "done":
+        outcome = _outcome_when_done(finished, first, lines[1:])
+    else:
+        outcome = first if first.startswith(status) else f"{status}: {first}".rstrip(": ")
+    return printable_line(outcome, MOST_OUTCOME)
+
+
+def _outcome_when_done(finished: Line, first: str, rest: Sequence[str]) -> str:
+    """Return the outcome of a call that ended; `first` and `rest` are the lines of its result."""
+    data, code = mapping(finished, "data"), finished.get("exit_code")
+    counts = {name: len(items(data, name)) for name in OUTCOMES}
+    if any(counts.values()):
+        return outcome_counts(counts)
+    if first.startswith("0 passed"):
+        return NO_TESTS
+    kind = "" if finished.get("is_error") is True else traits_of(text(finished, "name")).kind
+    if kind == "read":
+        return counted(1 + len(rest), "line")
+    if kind == "edit":
+        return next(iter(rest), "")  # the diff says what changed; a second line is a caveat
+    if not isinstance(code, int) or data.get("timed_out") or "passed" in data:
+        return first
+    output = last_line("\n".join(rest))
+    is_brief = len(output) <= MOST_OUTCOME and '{"' not in output  # the others are for programs
+    shown = output if is_brief else ""
+    if code == 0:
+        return shown
+    return f"exit {code}: {shown}" if shown else f"exit {code}"
 
 
 def outcome_counts(counts: Mapping[str, int]) -> str:

@@ -194,42 +194,67 @@ class End:
 
     def _next(self) -> Iterator[tuple[str, str]]:
         """Yield commands, each with its purpose."""
-        name = printable_line(self.name)
-        there = f" --repo {shlex.quote(printable_line(self.repo, 1000))}" if self.repo else ""
-        latest = there if name == "last" else f" {name}{there}"
         status, patch = self.line["status"], self.line["patch"]
         if self.line["reason"].startswith(NO_RUN):
             yield MEND, ""
-        by_git = f"git apply {printable_line(patch or '', 1000)}"
         if self.shown_by is not None:
-            if self.shown_by:
-                yield printable_line(self.shown_by), "shows the change"
-            if self.shown_by == IN_WORK_TREE:
-                yield f"m3agent apply --undo{latest}", "takes it back"
+            yield from self._after_handover(self.shown_by)
             return
         if self.is_refused and patch:
-            yield by_git, "applies it if its lines did not change"
+            yield self._by_git, "applies it if its lines did not change"
             return
         if status in HANDED_OVER and patch:
-            # `apply` does not write over uncommitted changes
-            beside = ", beside your uncommitted changes" if self.line.get("uncommitted") else ""
-            yield (
-                by_git if beside else f"m3agent apply{latest}",
-                f"{self._caution()}writes it into your work tree{beside}",
-            )
+            yield self._apply()
         elif status in RESUMABLE and self.line["turns"]:
-            waits, resume = status == Status.PROPOSED, f"m3agent sessions resume {name}{there}"
-            yield f"{resume}{self._higher_limit()}", "accepts it and goes on" if waits else "continues here"
-            if waits:
-                yield f"{resume} --tell TEXT", "says what to change"
+            yield from self._resume()
         elif status == Status.INTERRUPTED:
             yield "type the same command again", "no model was asked yet"
+        name, there = printable_line(self.name), self._there
         advice = f"m3agent sessions fork {name}{there} --tell TEXT", "continues with your advice"
         if status in UNSOLVED:
             yield from self._from_embedded() if self.facts.is_embedded else [advice]
-            yield f"m3agent report{latest}", "shows each step"
+            yield f"m3agent report{self._latest}", "shows each step"
         elif status == Status.VERIFIED and patch and not self.facts.is_embedded:
             yield advice
+
+    @property
+    def _there(self) -> str:
+        """The option that names the repository."""
+        return f" --repo {shlex.quote(printable_line(self.repo, 1000))}" if self.repo else ""
+
+    @property
+    def _latest(self) -> str:
+        """The words that name the session in a command for which the last session is the usual one."""
+        name = printable_line(self.name)
+        return self._there if name == "last" else f" {name}{self._there}"
+
+    @property
+    def _by_git(self) -> str:
+        """The command of git that applies the patch."""
+        return f"git apply {printable_line(self.line['patch'], 1000)}"
+
+    def _after_handover(self, shown_by: str) -> Iterator[tuple[str, str]]:
+        """Yield what to do with a patch that was handed over."""
+        if shown_by:
+            yield printable_line(shown_by), "shows the change"
+        if shown_by == IN_WORK_TREE:
+            yield f"m3agent apply --undo{self._latest}", "takes it back"
+
+    def _apply(self) -> tuple[str, str]:
+        """Return what writes the patch into the work tree. `apply` does not write over uncommitted changes."""
+        writes = f"{self._caution()}writes it into your work tree"
+        if self.line.get("uncommitted"):
+            return self._by_git, f"{writes}, beside your uncommitted changes"
+        return f"m3agent apply{self._latest}", writes
+
+    def _resume(self) -> Iterator[tuple[str, str]]:
+        """Yield what continues the session."""
+        resume = f"m3agent sessions resume {printable_line(self.name)}{self._there}"
+        if self.line["status"] == Status.PROPOSED:
+            yield resume, "accepts it and goes on"
+            yield f"{resume} --tell TEXT", "says what to change"
+        else:
+            yield f"{resume}{self._higher_limit()}", "continues here"
 
     def _caution(self) -> str:
         """Return what to do before a patch is applied. The embedded engine finds edits, not reasons."""
