@@ -125,7 +125,7 @@ def plan(
 
     Exit codes: 0 there is a plan; 2 no plan for the GPUs named, or wrong use; 3 no plan for this machine's GPUs.
     """
-    if facts or table:
+    if (facts, table) != (False, None):
         _print_facts(table, given=facts, as_json=as_json)
         return
     if recipe is not None:

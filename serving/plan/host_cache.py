@@ -16,7 +16,6 @@ GIGABYTE = 10**9
 NATIVE = "OffloadingConnector"
 SIMPLE = "SimpleCPUOffloadConnector"
 HICACHE = "HiCache"
-SIMPLE_SWITCH = "VLLM_USE_SIMPLE_KV_OFFLOAD"
 RECOMPUTE = "recompute"
 
 

@@ -47,8 +47,6 @@ TOTAL_PARAMETERS = 427_040_140_160
 
 "229.9B, 256 experts" is the previous generation.
 """
-WRONG_PARAMETERS = 230e9
-"""A wrong count that circulates for M3: it is the previous generation's."""
 
 
 class KvDtype(StrEnum):
