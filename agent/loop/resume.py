@@ -160,7 +160,8 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
             point.waits, point.answered = False, line
             if line["accepted"]:
                 point.proposes = ""
-                point.spec_tree = proposed["tree"] if proposed["kind"] == "spec" else ""
+                by_person = line.get("by", "person") == "person"
+                point.spec_tree = proposed["tree"] if proposed["kind"] == "spec" and by_person else ""
                 restored = proposed["tree"]
         elif line["type"] == "person.message":
             point.said.append(line["text"])

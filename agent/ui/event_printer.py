@@ -267,7 +267,8 @@ class Screen:
             self._print("red", printable_text(f"{ident}\n{error}"[:LAST_WORDS]))
 
     def _on_proposal_answered(self, line: Line) -> None:
-        self._print("you", "accepted" if line["accepted"] else printable_line(line["text"], SAID))
+        if line.get("by", "person") == "person":
+            self._print("you", "accepted" if line["accepted"] else printable_line(line["text"], SAID))
 
     def _on_turn_started(self, _: Line) -> None:
         self._print_context()
