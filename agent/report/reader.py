@@ -330,7 +330,7 @@ INCIDENTS: Mapping[str, Callable[[Line], Incident]] = {
     "pull.followed": _followed,
     "proposal": _proposal,
     "proposal.answered": lambda line: Incident(
-        text(line, "by") or "person",
+        "person" if line.get("by", "person") == "person" else "m3agent",
         "accepted" if line.get("accepted") is True else text(line, "text"),
         bad=False,
     ),

@@ -176,6 +176,8 @@ class Screen:
         return self._sessions.setdefault(session, _Shown())
 
     def _area(self, width: int, height: int, now: float) -> Sequence[Text]:
+        if self._typed is not None and self._typed.is_awaited:
+            return ()  # nothing is being done
         return area(self._in_order(), width, height, now)
 
     def _still(self, now: float) -> Sequence[Text]:
