@@ -6,9 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -57,41 +54,23 @@ def detached(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     from m3agent.agent.session.log_reader import LOG
     from m3agent.agent.session.session import make_folder, new_id
     from m3agent.agent.settings.loader import DETACHED
-    from m3agent.cli.serve.manage import relay
+    from m3agent.cli.apart import start_apart
     from m3agent.util.append_only import fault
 
-    words = [word for place, word in enumerate(argv[1:]) if word != "--detach" or "--" in argv[1 : place + 1]]
     name = new_id()
     folder = state_folder() / "sessions" / name
+    log = folder / LOG
+
+    def works(_: int) -> bool:
+        return log.exists() and log.stat().st_size > 0
+
     try:
         make_folder(folder)
-        with (folder / CONSOLE).open("wb") as file:
-            # -P: the current folder may be a checkout, whose modules must not take the place of others
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "m3agent.agent", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # the patch is in the session's folder
-                stderr=file,
-                start_new_session=True,
-                env={**env, DETACHED: name},
-            )
+        ended = start_apart(argv, folder / CONSOLE, works, _how(name), {**env, DETACHED: name})
     except OSError as error:
         raise fault(error, folder) from None
-    shown, log = 0, folder / LOG
-    try:
-        while True:
-            ended = child.poll()
-            works = log.exists() and log.stat().st_size > 0
-            data = (folder / CONSOLE).read_bytes()[shown:]
-            shown += relay(data, last=ended is not None or works)
-            if works or ended is not None:
-                break
-            time.sleep(PAUSE)
-    except KeyboardInterrupt:
-        say(_how(name))
-        end(INTERRUPTED)
     if ended is not None:
-        if not works:  # it was refused before there was a session
+        if not works(0):  # it was refused before there was a session
             shutil.rmtree(folder, ignore_errors=True)
         raise typer.Exit(ended)
     print_bytes(f"{name}\n".encode())

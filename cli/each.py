@@ -130,7 +130,7 @@ def begin_all(
         )
 
     for file in files:
-        check_target(file)
+        check_target(file, "--report")
     named, specs = issues_of(each, query)
     if not specs:
         say("no open issue is found, so nothing is to be done")

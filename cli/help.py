@@ -44,6 +44,8 @@ EXAMPLES = {
             "m3agent fix issue.md --engine embedded",
             "no GPU and no network: small repairs, judged by a test that fails",
         ),
+        ("m3agent fix issue.md --spec", "accept a test that fails first, then get the fix"),
+        ("m3agent fix --each label:bug --report all.html", "open issues of origin with this label"),
         ("m3agent fix issue.md --attempts 4 --max-cost 5", "four attempts at once, five dollars for all"),
     ),
     "m3agent ask": (("m3agent ask 'Where is the cache read?'", "the answer; no file changes"),),

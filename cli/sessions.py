@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from m3agent.agent.session.catalog import Sessions, Summary
 
 sessions_app = typer.Typer(
-    help="List earlier fixes, show their results, and resume, fork or export them.", no_args_is_help=True
+    help="List fixes, show their results, watch a running one, and resume, fork or export them.",
+    no_args_is_help=True,
 )
 
 PAGE = "m3agent-report.html"

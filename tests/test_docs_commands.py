@@ -47,10 +47,15 @@ class End:
 
 ENDS = [
     End(
-        r"m3agent fix .*--(plan|spec)$",
+        r"m3agent fix .*--(plan|spec)( --attempts 4)?$",
         (2,),
         says="the embedded engine cannot propose",
         why="it takes a language model; test_proposal.py has one",
+    ),
+    End(
+        r"m3agent fix .*--detach$",
+        instead="{} --help",
+        why="it would still work when its test has ended; test_detach.py starts one",
     ),
     End(
         r"m3agent sessions attach",

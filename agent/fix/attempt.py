@@ -81,6 +81,7 @@ class Attempt:
     other_tools: OtherTools = field(default_factory=OtherTools)
     """MCP tools that the model may call."""
     loop: Loop | None = None
+    proposal: Proposal | None = None
     outcome: Outcome | None = None
     patch: Patch | None = None
     evidence: Verification | None = None
@@ -182,7 +183,7 @@ class Attempt:
             loop = self._new_loop(client, self.sandbox, run_context, self.messages, on_delta, baseline)
             self.loop = loop
             loop.review = lambda said: self._review(said, loop, verify)
-            proposal = Proposal(loop, self._ask, self.request, runs)
+            self.proposal = proposal = Proposal(loop, self._ask, self.request, runs)
             if runs is not None:
                 loop.review = lambda said: (
                     proposal.review(said) if loop.proposes else self._review(said, loop, verify)

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from m3agent.agent.certificate.build import described_environment
@@ -22,6 +23,7 @@ from m3agent.agent.endpoint.choice import (
 )
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix import session_events
+from m3agent.agent.fix.agreement import Rival, passed_tests, scores
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.fix.collection import collected, not_importable
 from m3agent.agent.fix.compared_runs import baseline_run
@@ -41,6 +43,7 @@ from m3agent.agent.session.usage import Totals
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
+from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.images.environment import files_of
 from m3agent.sandbox.store.git import copy_store
 from m3agent.sandbox.store.workspace import Workspace
@@ -81,8 +84,8 @@ async def check(request: FixRequest, state: Path, say: Callable[[str], None]) ->
     request.hand_over.check(request.repository)
     if caution := await asyncio.to_thread(request.hand_over.caution, request.repository):
         say(caution)
-    if request.proposes and request.settings.attempts > 1:
-        raise UsageError(f"--{request.proposes} is for one attempt: leave out --attempts")
+    if request.proposes == "plan" and request.settings.attempts > 1:
+        raise UsageError("--plan is for one attempt: leave out --attempts")
     if request.settings.training and request.settings.attempts > 1:
         raise UsageError("--training is for one conversation: leave out --attempts")
     await asyncio.to_thread(_choice, request, state)
@@ -124,7 +127,7 @@ async def fix(
     Raises asyncio.CancelledError: The fix was interrupted. The log says so, and the patch so far is written.
     """
     first = _first_attempt(request, session, say, listener)
-    attempts = [first]
+    attempts, passed = [first], dict[int, frozenset[int]]()
     with contextlib.ExitStack() as sessions:
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(first.stack)
@@ -134,6 +137,7 @@ async def fix(
                     attempts.append(attempt)
                     await stack.enter_async_context(attempt.stack)
                 await _work(attempts, prepared)
+                passed = await _passed_tests(attempts, prepared)
                 if lost := await asyncio.to_thread(trim, state):
                     say(
                         f"{len(lost)} old sessions lost their trees and "
@@ -146,7 +150,7 @@ async def fix(
             except FAILURES as error:
                 for attempt in attempts:
                     attempt.failure = attempt.failure or error
-        return await _hand_over_the_best(attempts)
+        return await _hand_over_the_best(attempts, passed)
 
 
 def _first_attempt(
@@ -305,7 +309,8 @@ async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            if best := [tasks[task] for task in done if tasks[task].is_verified]:
+            verified = [tasks[task] for task in done if tasks[task].is_verified]
+            if best := [] if first.request.proposes else verified:  # else all run, and their tests choose
                 for task in pending:
                     if not tasks[task].is_verified:  # a verified attempt is about to end by itself
                         tasks[task].overtaken_by = best[0].variation.number
@@ -352,13 +357,40 @@ async def _set_up(attempt: Attempt, first: Attempt, prepared: PreparedFix) -> No
     await attempt.start_sandbox(prepared.spec, prepared.backend)
 
 
-async def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:
+async def _passed_tests(attempts: Sequence[Attempt], prepared: PreparedFix) -> dict[int, frozenset[int]]:
+    """Run the test that each attempt wrote first on the patches with the best verdict."""
+    rivals = [rival for attempt in attempts if (rival := _rival(attempt, prepared)) is not None]
+    try:
+        return await passed_tests(rivals)
+    except SandboxError as error:  # the attempts themselves came to their end
+        attempts[0].say(f"the tests of the attempts cannot choose among their patches: {error}")
+        return {}
+
+
+def _rival(attempt: Attempt, prepared: PreparedFix) -> Rival | None:
+    """Return an attempt with a patch and a test of its own; None if it lacks one of them."""
+    evidence, workspace, patch, proposal = (
+        attempt.evidence,
+        attempt.workspace,
+        attempt.patch,
+        attempt.proposal,
+    )
+    if evidence is None or workspace is None or patch is None or proposal is None or not proposal.test:
+        return None
+    runs = partial(attempt.fresh_runs, prepared.backend, prepared.spec)
+    return Rival(attempt.variation.number, evidence.verdict, workspace, patch.tree, proposal.test, runs)
+
+
+async def _hand_over_the_best(attempts: Sequence[Attempt], passed: Mapping[int, frozenset[int]]) -> FixResult:
     """Choose the best attempt, end all attempts, and return the result of the chosen one."""
     chosen, notes = attempts[0], list[str]()
     try:
         if len(attempts) > 1:
-            chosen = await _choose(attempts)
-            notes = [f"attempt {chosen.variation.number} of {len(attempts)} was chosen"]
+            chosen = await _choose(attempts, scores(passed))
+            number = chosen.variation.number
+            notes = [f"attempt {number} of {len(attempts)} was chosen"]
+            if number in passed:
+                notes[0] += f": its patch passes the tests of {len(passed[number])} of {len(passed)} attempts"
             for attempt in attempts:
                 if attempt is not chosen:
                     # a log that cannot be written must not prevent the end of the chosen attempt
@@ -373,14 +405,15 @@ async def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:
         return await end(chosen, hand_over=False)
 
 
-async def _choose(attempts: Sequence[Attempt]) -> Attempt:
+async def _choose(attempts: Sequence[Attempt], executed: Mapping[int, int]) -> Attempt:
     """Return the best attempt, and log the ranking in all attempts. Raises SandboxError if a patch cannot be read."""
 
     def rank() -> list[Rank]:
         return ranked(
             [
-                result_of(attempt.variation.number, attempt.workspace, attempt.patch, attempt.evidence)
+                result_of(number, attempt.workspace, attempt.patch, attempt.evidence, executed.get(number, 0))
                 for attempt in attempts
+                for number in (attempt.variation.number,)
             ]
         )
 

@@ -46,6 +46,9 @@ class Proposal:
         self._given: str | None = None
         """The answer that the person gave with the command that resumes the session."""
         self._has_person = request.ask is not None
+        self._is_of_several = request.settings.attempts > 1
+        self.test = ""
+        """The base tree with the red test that the model wrote; empty without one."""
         self._returned = 0
         self.waiting: Outcome | None = None
         """The end of the session, if the person has to answer first."""
@@ -56,7 +59,8 @@ class Proposal:
             self._loop.proposes = ""
         self._loop.start = point.spec_tree
         if point.answered and self._loop.awaits_user:  # logged, but not sent
-            self._loop.user_message = _told(point.started["proposes"], point.answered["text"])
+            told = _told(point.started["proposes"], point.answered["text"])
+            self._loop.user_message = prompt.TAKEN if self._is_of_several else told
         if point.waits and (point.tell or not self._has_person):
             self._given, self._loop.user_message = point.tell, ""
 
@@ -86,6 +90,10 @@ class Proposal:
 
     async def _answered(self, kind: Literal["plan", "spec"], tree: str, text: str) -> str:
         loop, name = self._loop, PROPOSALS[kind]
+        if self._is_of_several:
+            loop.session.write(events.ProposalAnswered(loop.model.turn, accepted=True, text="", by="m3agent"))
+            loop.proposes, self.test = "", tree
+            return prompt.TAKEN
         answer, self._given = self._given, None
         if answer is None:
             answer = await self._ask(QUESTION.format(name), loop)

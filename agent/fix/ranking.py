@@ -1,4 +1,4 @@
-"""Rank several attempts: by verdict, then fewest regressions, then agreement, then size of the patch."""
+"""Rank several attempts: by verdict, fewest regressions, agreement by execution, equal patches, then size of the patch."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class AttemptResult:
     patch."""
     lines: int
     """Number of lines added and removed."""
+    executed: int = 0
+    """Score of the agreement by execution; 0 if it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,14 @@ class Rank:
     """Number of patches of the same kind, this one included; 0 without a patch."""
     lines: int
     """Number of lines added and removed."""
+    executed: int
+    """Score of the agreement by execution; 0 if it was not measured."""
 
     @property
-    def key(self) -> tuple[int, int, int, int, int]:
+    def key(self) -> tuple[int, int, int, int, int, int]:
         """The sort key."""
         place = VERDICTS.index(self.verdict) if self.verdict in VERDICTS else len(VERDICTS)
-        return (place, self.regressions, -self.agreement, self.lines, self.number)
+        return (place, self.regressions, -self.executed, -self.agreement, self.lines, self.number)
 
 
 def ranked(results: Sequence[AttemptResult]) -> list[Rank]:
@@ -63,6 +67,7 @@ def ranked(results: Sequence[AttemptResult]) -> list[Rank]:
             regressions=len(result.evidence.broken) if result.evidence is not None else 0,
             agreement=kinds[result.kind] if result.kind is not None else 0,
             lines=result.lines,
+            executed=result.executed,
         )
         for result in results
     ]
@@ -70,7 +75,11 @@ def ranked(results: Sequence[AttemptResult]) -> list[Rank]:
 
 
 def result_of(
-    number: int, workspace: Workspace | None, patch: Patch | None, evidence: Verification | None
+    number: int,
+    workspace: Workspace | None,
+    patch: Patch | None,
+    evidence: Verification | None,
+    executed: int = 0,
 ) -> AttemptResult:
     """Return the result of an attempt, derived from its patch and the verification."""
     if workspace is None or patch is None or patch.empty:
@@ -81,7 +90,7 @@ def result_of(
         for path in patch.paths
         if not files.is_test(path)
     )
-    return AttemptResult(number, evidence, code, _changed_lines(patch.text))
+    return AttemptResult(number, evidence, code, _changed_lines(patch.text), executed)
 
 
 def _essence(path: str, content: bytes) -> str:

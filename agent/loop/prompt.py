@@ -82,6 +82,7 @@ ACCEPTED: Mapping[Proposes, str] = {
         "passes."
     ),
 }
+TAKEN = "The test is red, as it should be. Now fix the issue, so that it passes."
 CORRECTED = "The user does not accept that yet, and says:\n\n{}\n\nAnswer without a call once it is as the user wants."
 NOT_ONLY_TESTS = (
     "Only a new file with a test may change before the user accepts it. Undo your changes to: {}."

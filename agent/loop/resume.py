@@ -166,7 +166,8 @@ def _replay_person(point: ResumePoint, lines: Sequence[Line]) -> str:
                 point.waits, point.answered = False, line
                 if line["accepted"]:
                     point.proposes, restored = "", proposed["tree"]
-                    point.spec_tree = restored if proposed["kind"] == "spec" else ""
+                    is_test_of_person = proposed["kind"] == "spec" and line.get("by", "person") == "person"
+                    point.spec_tree = restored if is_test_of_person else ""
             case "person.message":
                 point.said.append(line["text"])
             case "turn.started":

@@ -335,7 +335,9 @@ INCIDENTS: Mapping[str, Callable[[Line], Incident]] = {
     "pull.followed": _followed,
     "proposal": _proposal,
     "proposal.answered": lambda line: Incident(
-        "person", "accepted" if line.get("accepted") is True else text(line, "text"), bad=False
+        "person" if line.get("by", "person") == "person" else "m3agent",
+        "accepted" if line.get("accepted") is True else text(line, "text"),
+        bad=False,
     ),
     "person.message": lambda line: Incident("person", text(line, "text"), bad=False),
     "feedback": lambda line: Incident("verdict", f"{words.sent_back(line)}:\n{text(line, 'text')}"),

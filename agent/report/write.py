@@ -31,8 +31,8 @@ def write_page(path: Path, page: bytes, *, mode: int = 0o600) -> None:
         raise EnvironmentFault(f"{path} cannot be written: {reason_of(error)}") from None
 
 
-def check_target(path: Path) -> None:
-    """Check that a page can be written to `path`, before any work is done for it.
+def check_target(path: Path, option: str = "-o") -> None:
+    """Check that a page can be written to `path`, which an option names, before any work is done for it.
 
     Raises UsageError: `path` is not a regular file, or its folder does not exist.
     """
@@ -40,13 +40,13 @@ def check_target(path: Path) -> None:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise UsageError(f"-o {path}: there is no folder {path.parent}") from None
+            raise UsageError(f"{option} {path}: there is no folder {path.parent}") from None
         return
     except OSError as error:
-        raise UsageError(f"-o {path}: {reason_of(error)}") from None
+        raise UsageError(f"{option} {path}: {reason_of(error)}") from None
     if not stat.S_ISREG(mode):
         kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a symbolic link"))
         kind = next((name for test, name in kinds if test(mode)), "not a regular file")
         raise UsageError(
-            f"-o {path}: this is {kind}, and only a regular file is overwritten: name another file"
+            f"{option} {path}: this is {kind}, and only a regular file is overwritten: name another file"
         )

@@ -105,11 +105,12 @@ class Proposal(Event, name="proposal"):
 
 
 class ProposalAnswered(Event, name="proposal.answered"):
-    """The person accepted or corrected the last proposal."""
+    """The person accepted or corrected the last proposal. Among several attempts, nobody is asked."""
 
     turn: int
     accepted: bool
     text: str
+    by: Literal["person", "m3agent"] = "person"
 
 
 class EnvironmentReady(Event, name="environment.ready"):

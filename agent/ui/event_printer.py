@@ -176,6 +176,8 @@ class Screen:
         return self._sessions.setdefault(session, _Shown())
 
     def _area(self, width: int, height: int, now: float) -> Sequence[Text]:
+        if self._typed is not None and self._typed.is_awaited:
+            return ()  # nothing is being done
         return area(self._in_order(), width, height, now)
 
     def _still(self, now: float) -> Sequence[Text]:
@@ -267,7 +269,8 @@ class Screen:
             self._print("red", printable_text(f"{ident}\n{error}"[:LAST_WORDS]))
 
     def _on_proposal_answered(self, line: Line) -> None:
-        self._print("you", "accepted" if line["accepted"] else printable_line(line["text"], SAID))
+        if line.get("by", "person") == "person":
+            self._print("you", "accepted" if line["accepted"] else printable_line(line["text"], SAID))
 
     def _on_turn_started(self, _: Line) -> None:
         self._print_context()

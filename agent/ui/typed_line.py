@@ -85,6 +85,11 @@ class TypedLine:
         """Whether lines are read now."""
         return bool(self._before)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the next line is an answer that the work waits for."""
+        return self._asked is not None
+
     def row(self, width: int) -> Text:
         """Return the row that shows the line: its end, if it is too long."""
         text = printable_line(self._text, LONGEST)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.cli.common import AsJson, argument, end, option, print_bytes, print_json, say, state_folder
+from m3agent.cli.apart import start_apart
+from m3agent.cli.common import AsJson, argument, option, print_bytes, print_json, say, state_folder
 from m3agent.cli.serve.app import serve_app
 from m3agent.util.errors import ServerFault
 from m3agent.util.sanitize import columns_of, print_note, print_text, printable_line
@@ -110,36 +110,11 @@ def detached(argv: Sequence[str], state: Path) -> int:
     """Start `serve` in the background, and print its output until it serves; return the exit code."""
     from m3agent.serving.launch.record import Phase, live_servers, servers_folder
 
-    words = [word for place, word in enumerate(argv[1:]) if word != "--detach" or "--" in argv[1 : place + 1]]
-    console = servers_folder(state) / CONSOLE
-    with console.open("wb") as file:
-        child = subprocess.Popen(
-            # -P: the current folder may be a checkout, whose modules must not take the place of others
-            [sys.executable, "-P", "-m", "m3agent.agent", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
-    shown = 0
-    try:
-        while True:
-            ended = child.poll()
-            serves = any(
-                record.pid == child.pid and record.phase is Phase.READY for _, record in live_servers(state)
-            )
-            with console.open("rb") as file:
-                file.seek(shown)
-                data = file.read()
-            shown += relay(data, last=ended is not None or serves)
-            if ended is not None:
-                return ended
-            if serves:
-                return 0
-            time.sleep(0.2)
-    except KeyboardInterrupt:
-        print_note("it continues in the background: `m3agent serve status`, `m3agent serve stop`")
-        end(130)
+    def serves(pid: int) -> bool:
+        return any(record.pid == pid and record.phase is Phase.READY for _, record in live_servers(state))
+
+    told = "it continues in the background: `m3agent serve status`, `m3agent serve stop`"
+    return start_apart(argv, servers_folder(state) / CONSOLE, serves, told) or 0
 
 
 def status_table(records: Sequence[ServerRecord], width: int) -> tuple[str, list[str]]:
@@ -163,24 +138,6 @@ def _remarks(record: ServerRecord) -> Iterator[str]:
     if record.restarts:
         times = "once" if record.restarts == 1 else f"{record.restarts} times"
         yield f"started again {times} after a crash"
-
-
-def relay(data: bytes, *, last: bool) -> int:
-    """Print what a server in the background has written; on a terminal, its lines wrap.
-
-    Args:
-        last: True if no more will come. Otherwise a terminal gets only whole lines.
-
-    Returns:
-        The number of bytes that were printed.
-    """
-    if not columns_of(sys.stderr):
-        print_bytes(data, err=True)
-        return len(data)
-    end = len(data) if last else data.rfind(b"\n") + 1
-    for line in data[:end].decode(errors="replace").splitlines():
-        print_note(line)
-    return end
 
 
 def _row(record: ServerRecord) -> tuple[str, ...]:

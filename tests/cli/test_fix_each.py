@@ -206,6 +206,15 @@ def test_an_unclear_command_line_is_refused(file: str | None, issue: str | None,
     assert str(refused.value) == reason
 
 
+@pytest.mark.integration
+def test_a_report_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
+    refused = run(
+        "fix", "--each", "-", "--report", str(tmp_path / "no" / "all.html"), "--repo", str(tmp_path)
+    )
+    assert refused.returncode == 2
+    assert f"--report {tmp_path}/no/all.html: there is no folder" in refused.stderr
+
+
 def test_options_for_one_issue_do_not_matter_for_one_issue() -> None:
     check(None, "issue.md", {"--branch": True}, {"--most": False})
     check("f", None, {"--branch": False}, {"--most": True})

@@ -208,6 +208,7 @@ TRIED: dict[str, Sequence[str]] = {
 ELSEWHERE = {
     "fix": "prints events and the patch: see above, and test_sanitize.py for the patch",
     "ask": "prints the answer through `print_bytes`, and notes through the same screen as fix",
+    "sessions attach": "prints events through the same screen as fix, and the patch as fix does",
     "pr follow": "prints events, and notes through the same screen as fix",
     "acp": "speaks JSON to an editor, never to a terminal",
     "doctor": "prints a table of checks: test_sanitize.py",

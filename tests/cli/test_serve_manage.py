@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.cli.serve import manage
-from m3agent.cli.serve.manage import COLUMNS, DROPPED, relay, status_table
+from m3agent.cli import apart
+from m3agent.cli.apart import relay
+from m3agent.cli.serve.manage import COLUMNS, DROPPED, status_table
 from m3agent.serving.launch.record import ServerRecord
 from m3agent.util import sanitize
 
@@ -37,7 +38,7 @@ def test_a_file_gets_all_columns() -> None:
 def test_the_output_of_a_server_in_the_background_wraps_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for module in (manage, sanitize):
+    for module in (apart, sanitize):
         monkeypatch.setattr(module, "columns_of", lambda _stream: 60)
     data = b"word " * 40 + b"\x1b[2J\nbegun"
     told = relay(data, last=False)

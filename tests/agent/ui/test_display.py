@@ -137,6 +137,7 @@ def test_at_the_end_the_person_says_what_to_refine(
     answers = (FIX, TEST, DONE, says("I kept it."))
     with EmulatedTerminal(fix_command(*answers), output_too=True) as terminal:
         terminal.until(lambda lines: any(REFINE in line for line in lines))
+        terminal.until(lambda lines: not rows_of(lines))  # no row says that something is being done
         terminal.press(b"keep double()\r")
         server.wait_for_chats(4)
         terminal.until(lambda lines: sum(REFINE in line for line in lines) == 2)

@@ -70,8 +70,10 @@ async def test_an_answer_may_be_empty_and_ctrl_c_refuses(keyboard: Callable[[byt
     for keys, answer in ((b"\r", ""), (b"shorter\r", "shorter"), (b"x\x03", None)):
         asked = asyncio.ensure_future(line.answer())
         await asyncio.sleep(0)
+        assert line.is_awaited
         keyboard(keys)
         assert await asked == answer
+        assert not line.is_awaited
     assert termios.tcgetattr(typed_line.KEYBOARD)[3] & termios.ISIG
     line.stop()
 
