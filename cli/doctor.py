@@ -16,7 +16,7 @@ from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, choose
 from m3agent.agent.repo.repository import MIN_GIT, Repository, git_version, open_repository
 from m3agent.agent.repo.snapshot import sizes_of, too_large
 from m3agent.agent.settings.settings import Settings
-from m3agent.cli.common import state_folder
+from m3agent.cli.common import say, state_folder
 from m3agent.sandbox.backends.engine import (
     DOCKER_SOCKET,
     ContainerEngine,
@@ -159,8 +159,10 @@ async def _imported(check: Check, settings: Settings, repository: Repository) ->
     from m3agent.agent.fix.collection import collected_here
     from m3agent.agent.verify.rules import MEND
 
-    if len(repository.list_files()) > MOST_FILES:
+    # without isolation, a fix runs the repository's code in this container, and a check must not
+    if settings.sandbox == WITHOUT_ISOLATION or len(repository.list_files()) > MOST_FILES:
         return check
+    say("importing the tests in a sandbox")
     try:
         found = await collected_here(repository, settings, state_folder())
     except EnvironmentBuildFailed:

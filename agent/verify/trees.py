@@ -75,7 +75,7 @@ def _combined(
 
     Returns the files by path, and the paths of those whose tests cannot be separated from the code.
     """
-    found, inseparable, store = dict[str, TreeEntry](), list[str](), files.workspace.store
+    contents, inseparable = dict[str, bytes](), list[str]()
     for path in files.patch.paths:
         if path not in code or path not in tests or files.tests.is_test(path):
             continue
@@ -86,7 +86,9 @@ def _combined(
             inseparable.append(path)
             continue
         if content is not None:
-            found[path] = replace(code[path], sha=store.put_blob(content))
+            contents[path] = content
+    shas = files.workspace.store.put_blobs([*contents.values()])
+    found = {path: replace(code[path], sha=sha) for path, sha in zip(contents, shas, strict=True)}
     return found, tuple(inseparable)
 
 

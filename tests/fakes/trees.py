@@ -38,6 +38,9 @@ class MemoryTrees(TreeStore):
         self._blobs[sha] = content
         return sha
 
+    def put_blobs(self, contents: Sequence[bytes]) -> list[str]:
+        return [self.put_blob(content) for content in contents]
+
     def get_blob(self, sha: str) -> bytes:
         try:
             return self._blobs[sha]

@@ -19,7 +19,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from m3agent.tools.in_sandbox.record_writer import RecordWriter
-from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Problem, Run, Unit, run_plan, run_tool
+from m3agent.tools.in_sandbox.test_process import (
+    MOST_TEXT,
+    Child,
+    Problem,
+    Run,
+    Unit,
+    run_plan,
+    run_tool,
+    with_links_to,
+)
 
 COLLECT = """\
 #!/bin/sh
@@ -135,16 +144,9 @@ def build(plan: Mapping[str, Any], _: RecordWriter) -> list[Package]:
 
 def fill_cache(prepared: str, cache: str) -> None:
     """Make a build cache whose files are links into a prepared one, which is read-only."""
-    if os.path.exists(cache) or not os.path.isdir(prepared):
-        return
-    os.makedirs(cache)
-    for folder in os.listdir(prepared):
-        if len(folder) == 2:  # named after the start of a digest
-            os.mkdir(os.path.join(cache, folder))
-            for name in os.listdir(os.path.join(prepared, folder)):
-                os.symlink(os.path.join(prepared, folder, name), os.path.join(cache, folder, name))
-    with open(os.path.join(cache, "trim.txt"), "w") as file:
-        file.write(str(int(time.time())))  # otherwise Go removes old files
+    if with_links_to(prepared, cache):
+        with open(os.path.join(cache, "trim.txt"), "w") as file:
+            file.write(str(int(time.time())))  # otherwise Go removes old files
 
 
 def listed(patterns: Sequence[str]) -> list[Package]:

@@ -17,7 +17,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from m3agent.tools.in_sandbox.record_writer import RecordWriter
-from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Problem, Run, Unit, run_plan, run_tool
+from m3agent.tools.in_sandbox.test_process import (
+    MOST_TEXT,
+    Child,
+    Problem,
+    Run,
+    Unit,
+    run_plan,
+    run_tool,
+    with_links_to,
+)
 
 HARNESS = "m3agent_harness"
 WRAPPER = """\
@@ -186,6 +195,7 @@ def built_targets(plan: Mapping[str, Any]) -> list[Target]:
     with open(wrapper, "w") as file:
         file.write(WRAPPER)
     os.chmod(wrapper, 0o755)
+    with_links_to(plan["cache"], os.environ["CARGO_TARGET_DIR"])
     names = [word for package in packages for word in ("-p", package["name"])]
     built = run_tool(
         *("cargo", "build", "--tests", "--offline", "--message-format=json"),

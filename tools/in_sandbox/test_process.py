@@ -73,6 +73,22 @@ def run_plan(build: Callable[..., Sequence[Any]], run_of: Callable[..., Any], wo
     writer.write("end")
 
 
+def with_links_to(prepared: str, cache: str) -> bool:
+    """Make a build cache whose files are links into a prepared one, which is read-only; return whether it was made.
+
+    Files at its top and hidden ones are the build tool's own notes, such as locks: it writes them itself.
+    """
+    if os.path.exists(cache) or not os.path.isdir(prepared):
+        return False
+    for place, _, names in os.walk(prepared):
+        inner = os.path.join(cache, os.path.relpath(place, prepared))
+        os.makedirs(inner, exist_ok=True)
+        for name in names:
+            if place != prepared and not name.startswith("."):
+                os.symlink(os.path.join(place, name), os.path.join(inner, name))
+    return True
+
+
 def run_tool(*argv: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program of a toolchain to its end, with empty input and variables beside those of this process."""
     done = subprocess.run(  # noqa: UP022 - Python before 3.7 has no capture_output

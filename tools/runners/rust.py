@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from m3agent.tools.runners.base import Job, Preparation, Suite, Tree, is_within
 from m3agent.tools.runners.file_runner import DrivenRunner
@@ -14,6 +14,26 @@ from m3agent.util.json_value import items
 
 HOME = "/opt/m3agent-cargo"
 """Folder of the downloaded crates in an environment."""
+CACHE = "/opt/m3agent-cargo-target"
+"""Folder of the compiled crates in an environment."""
+PROFILE = {
+    # a sandbox has little space, and the tests do not need these
+    "CARGO_INCREMENTAL": "0",
+    "CARGO_PROFILE_DEV_DEBUG": "0",
+    "CARGO_PROFILE_TEST_DEBUG": "0",
+}
+"""Variables of a build that decide whether cargo takes a crate that is compiled already."""
+COMPILE = """
+wrapper=$(mktemp)
+cat > "$wrapper" <<'END'
+#!/bin/sh
+case " $* " in *" --crate-name ___ "*) ;; *" --crate-name "*) exit 1 ;; esac
+exec "$@"
+END
+chmod +x "$wrapper"
+RUSTC_WORKSPACE_WRAPPER=$wrapper cargo build --tests --workspace --offline --keep-going || true
+"""
+"""Compiles the crates that a workspace needs. Its own crates fail, so that nothing of them is taken for a result."""
 MANIFEST = "Cargo.toml"
 _TEST = re.compile(r"#\[(?:cfg\(test\)|(?:\w+::)*test\b)")
 """An attribute of a test, or of an item for tests."""
@@ -29,6 +49,7 @@ class Cargo(DrivenRunner):
     name = "cargo"
     language = "Rust"
     programs = ("rust_tests.py", "rust_harness.rs", "test_process.py", "record_writer.py")
+    plan: ClassVar[Mapping[str, object]] = {"cache": CACHE}
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return a suite for each workspace with tests, and for each package outside of a workspace."""
@@ -56,11 +77,14 @@ class Cargo(DrivenRunner):
             inputs |= {posixpath.normpath(posixpath.join(folder, file)) for file in _sources(tree.toml(path))}
         inputs |= {suite.path(name) for name in ("Cargo.lock", ".cargo/config.toml", ".cargo/config")}
         locked = suite.path("Cargo.lock") in tree.paths
+        settings = [f"{name}={value}" for name, value in PROFILE.items()]
+        needs = any("dependencies" in tree.text(path) for path in inputs if path.endswith(MANIFEST))
         return Preparation(
             system_packages=("rustc-web", "cargo-web"),
             commands=(("cargo", "fetch", "--locked") if locked else ("cargo", "fetch"),),
             inputs=tuple(sorted(inputs & tree.paths)),
-            keep=(HOME,),
+            keep=(HOME, CACHE) if needs else (HOME,),
+            warm=(("env", f"CARGO_TARGET_DIR={CACHE}", *settings, "sh", "-c", COMPILE),) if needs else (),
             env={"CARGO_HOME": HOME, "CARGO_NET_OFFLINE": "true"},
         )
 
@@ -118,10 +142,7 @@ class Cargo(DrivenRunner):
             "CARGO_TARGET_DIR": f"{job.work}/target",
             "CARGO_NET_OFFLINE": "true",
             "CARGO_TERM_COLOR": "never",
-            # a sandbox has little space, and the tests do not need these
-            "CARGO_INCREMENTAL": "0",
-            "CARGO_PROFILE_DEV_DEBUG": "0",
-            "CARGO_PROFILE_TEST_DEBUG": "0",
+            **PROFILE,
         }
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.tools.in_sandbox.test_process import with_links_to
 from m3agent.tools.runners.base import Limits, Suite
 from m3agent.tools.runners.run import run_suite
-from m3agent.tools.runners.rust import Cargo
+from m3agent.tools.runners.rust import PROFILE, Cargo
 from m3agent.tools.test_report import TestReport
+from tests.agent.repositories import write_files
 from tests.ecosystems.records import tree_of
 from tests.ecosystems.table import real
 
@@ -95,6 +101,50 @@ def test_the_environment_sees_what_cargo_needs_to_read_manifests() -> None:
     assert needed.keep == (needed.env["CARGO_HOME"],)
     del files["Cargo.lock"]
     assert CARGO.prepare(SUITE, tree_of(files)).commands == (("cargo", "fetch"),)
+
+
+VENDORED = {
+    "Cargo.toml": PACKAGE.format("dep", "2021"),
+    "src/lib.rs": "pub fn one() -> i32 { 1 }\n",
+    ".cargo-checksum.json": json.dumps({"files": {}, "package": "0" * 64}),
+}
+
+
+@pytest.mark.languages
+@pytest.mark.integration
+def test_crates_are_compiled_once_and_the_own_code_in_each_sandbox(tmp_path: Path) -> None:
+    if subprocess.run(["sh", "-c", "cargo --version"], capture_output=True, check=False).returncode:
+        pytest.skip("cargo is missing: make setup-languages LANGUAGES=rust")
+    files = {
+        "Cargo.toml": PACKAGE.format("a", "2021") + '[dependencies]\ndep = "0.1"\n',
+        "src/lib.rs": "mod inner;\n",
+    }
+    compile_ahead = CARGO.prepare(SUITE, tree_of({**files, "src/inner.rs": ""})).warm[0]
+    assert not CARGO.prepare(SUITE, tree_of({"Cargo.toml": PACKAGE.format("a", "2021")})).warm
+    home, layer, tree = (tmp_path / name for name in ("home", "layer", "tree"))
+    source = f'[source.crates-io]\nreplace-with = "v"\n[source.v]\ndirectory = "{tmp_path}/vendored"\n'
+    write_files(home, {"config.toml": source})
+    write_files(tmp_path / "vendored" / "dep", VENDORED)
+    write_files(tree, {**files, "src/inner.rs": "pub const A: i32 = dep::one() + 1;\n"})
+    write_files(layer, files)  # it has no inner.rs
+    env = {**os.environ, **PROFILE, "CARGO_HOME": str(home)}
+
+    def cargo(folder: Path, target: str, *command: str) -> str:
+        done = subprocess.run(
+            [*command],
+            cwd=folder,
+            env={**env, "CARGO_TARGET_DIR": str(tmp_path / target)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stderr
+
+    said = cargo(layer, "ahead", *compile_ahead[-3:])
+    assert with_links_to(str(tmp_path / "ahead"), str(tmp_path / "target")), said
+    built = cargo(tree, "target", "cargo", "build", "--offline", "-v")
+    assert "Fresh dep v0.1.0" in built, built
+    assert "Compiling a v0.1.0" in built, "the layer has nothing of the repository's own code"
 
 
 def test_code_and_tests_of_two_versions_are_combined() -> None:
