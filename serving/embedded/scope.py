@@ -56,8 +56,6 @@ class Module:
                     self.keywords[name] = None
                 case ast.ClassDef():
                     self.methods |= {item.name for item in inner.body if isinstance(item, FUNCTIONS)}
-                case _:
-                    pass
         self.attributes = {name: list(seen) for name, seen in attributes.items()}
         """The attributes that are taken of each variable, in order of appearance."""
 
@@ -74,8 +72,6 @@ class Module:
                 self.variables.append(name)
             case ast.Import() | ast.ImportFrom():
                 self.imports += [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-            case _:
-                pass
 
     @cached_property
     def constants(self) -> dict[type, list[object]]:
@@ -124,8 +120,6 @@ class Scope:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name), *_], value=value) if kind := literal_kind(value):
                     self._kinds.setdefault(name, set()).add(kind)
-                case _:
-                    pass
 
     def _binder(self, node: ast.AST) -> ast.AST | None:
         for above in self.module.source.ancestors(node):
@@ -175,8 +169,6 @@ class Scope:
                     changed.add(ast.unparse(value))
                 case ast.Call(func=ast.Attribute(value=value)):
                     changed.add(ast.unparse(value))
-                case _:
-                    pass
         return {name for name, times in started.items() if times == 1 and name not in changed}
 
     @cached_property

@@ -150,8 +150,6 @@ def deltas(events: list[WireEvent]) -> list[dict[str, Any]]:
                 ident = f"call_{uuid.uuid4().hex[:24]}"
                 entry = {"index": next(number), "id": ident, "type": "function", "function": function}
                 found.append({"tool_calls": [entry]})
-            case _:
-                pass
     return found
 
 

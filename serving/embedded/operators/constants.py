@@ -34,8 +34,6 @@ def literals(place: Place, node: ast.expr) -> Alternatives:
                 yield texts[0], "list unwrapped", 3.2
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
             yield from _others(place, node, "empty value", 3.2)
-        case _:
-            pass
 
 
 def _others(place: Place, node: ast.expr, operator: str, cost: float) -> Alternatives:
