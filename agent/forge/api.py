@@ -20,7 +20,7 @@ from m3agent.agent.forge.address import Project, gitlab_host
 from m3agent.serving.client.http import certificates_for, is_local, mask_key
 from m3agent.serving.client.retry import api_policy
 from m3agent.util.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
-from m3agent.util.json_value import mapping
+from m3agent.util.json_value import json_object, mapping, mappings
 from m3agent.util.sanitize import quoted, replace_unprintable
 
 if TYPE_CHECKING:
@@ -384,15 +384,8 @@ class Api:
 
     def _words(self, body: bytes) -> str:
         """Return the messages in an error's JSON as one short line, without the token."""
-        try:
-            answer = json.loads(body)
-        except (ValueError, RecursionError):
-            return ""
-        if not isinstance(answer, dict):
-            return ""
-        details = answer.get("errors")
-        told = [answer, *(details if isinstance(details, list) else [])]
-        messages = [entry.get("message") for entry in told if isinstance(entry, dict)]
+        answer = json_object(body)
+        messages = [entry.get("message") for entry in (answer, *mappings(answer, "errors"))]
         message = ": ".join(text for text in messages if isinstance(text, str))
         message = mask_key(message, self.token.value if self.token else None)
         return replace_unprintable(message).strip()[:200].rstrip(".")

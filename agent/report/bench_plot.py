@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from markupsafe import escape
 
@@ -30,6 +31,18 @@ circle{stroke-width:2;fill:#fff}
 Point = tuple[float, float]
 
 
+@dataclass(frozen=True)
+class VerticalAxis:
+    """The vertical axis of a panel."""
+
+    ticks: Callable[[Sequence[float]], list[float]]
+    """Returns ticks that enclose values, in ascending order."""
+    scale: Callable[[float], float]
+    """Returns a value's place on the axis, in any unit."""
+    shown: Callable[[float], str]
+    """Returns the label of a tick."""
+
+
 def plot(result: BenchResult) -> str:
     """Return the text of the SVG. A panel without measurements says so."""
     ttft = {kind: _waits(result.rows, kind) for kind in ("cold", "cached")}
@@ -46,8 +59,8 @@ def plot(result: BenchResult) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(title)}">',
         f"<style>{_STYLE}</style>",
         f'<text class="soft" x="{LEFT}" y="20">{escape(title)}</text>',
-        *_panel("time to first token (median)", "prompt tokens", TTFT, ttft, duration, logarithmic=True),
-        *_panel("output tokens a second", "streams at a time", OUTPUT, {"streams": output}, _rate),
+        *_panel("time to first token (median)", "prompt tokens", TTFT, ttft, LOGARITHMIC),
+        *_panel("output tokens a second", "streams at a time", OUTPUT, {"streams": output}, LINEAR),
         "</svg>\n",
     ]
     return "".join(parts)
@@ -67,15 +80,9 @@ def _panel(
     below: str,
     place: tuple[int, int],
     curves: dict[str, list[Point]],
-    tick: Callable[[float], str],
-    *,
-    logarithmic: bool = False,
+    axis: VerticalAxis,
 ) -> Iterator[str]:
-    """Yield the SVG elements of a panel.
-
-    The horizontal axis is logarithmic. The vertical one is logarithmic (powers of ten) if `logarithmic`, else
-    linear.
-    """
+    """Yield the SVG elements of a panel. Its horizontal axis is logarithmic."""
     top, bottom = place
     yield f'<text class="name" x="{LEFT}" y="{top - 18}">{title}</text>'
     points = [point for curve in curves.values() for point in curve]
@@ -84,8 +91,7 @@ def _panel(
         return
     places = sorted({x for x, _ in points})
     lowest, highest = (math.log(end) for end in (places[0], places[-1]))
-    ticks = _powers_of_ten([y for _, y in points]) if logarithmic else _even([y for _, y in points])
-    scale: Callable[[float], float] = math.log10 if logarithmic else float
+    ticks, scale, tick = axis.ticks([y for _, y in points]), axis.scale, axis.shown
     low, high = scale(ticks[0]), scale(ticks[-1])
 
     def at(x: float, y: float) -> tuple[str, str]:
@@ -139,3 +145,7 @@ def _even(values: Sequence[float]) -> list[float]:
     power = 10.0 ** math.floor(math.log10(max(values)))
     step = next(power * part for part in (0.2, 0.25, 0.5, 1, 2, 2.5) if 5 * power * part >= max(values))
     return [step * number for number in range(math.ceil(max(values) / step) + 1)]
+
+
+LOGARITHMIC = VerticalAxis(_powers_of_ten, math.log10, duration)
+LINEAR = VerticalAxis(_even, float, _rate)

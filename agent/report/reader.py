@@ -21,7 +21,7 @@ from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord, 
 from m3agent.agent.session.session import PATCH
 from m3agent.util.counted import counted
 from m3agent.util.errors import Status
-from m3agent.util.json_value import items, mapping, strings
+from m3agent.util.json_value import items, mapping, mappings, strings
 
 MOST_PATCH = 400_000
 """Most characters of a patch that are shown. If the patch is longer, a note says where the complete patch is."""
@@ -128,11 +128,7 @@ def _facts_of_start(line: Line) -> list[tuple[str, str]]:
     root = text(line, "repository", "root") or ("bare" if line.get("repository") else "")
     head, branch = text(line, "repository", "head"), text(line, "repository", "branch")
     image = text(line, "sandbox", "image")
-    images = [
-        name
-        for image in items(line, "issue", "images")
-        if isinstance(image, dict) and (name := text(image, "name"))
-    ]
+    images = filter(None, (text(each, "name") for each in mappings(line, "issue", "images")))
     return [
         ("Repository", root),
         ("Commit", f"{head} ({branch or 'detached'}){words.uncommitted(line)}" if head else ""),
@@ -170,8 +166,7 @@ def _choice(line: Line) -> str:
     ranking = [
         f"{show.count(whole(rank, 'number'))} {text(rank, 'verdict')}"
         + (f", {broken} broken" if (broken := whole(rank, "regressions")) else "")
-        for rank in items(line, "ranking")
-        if isinstance(rank, dict)
+        for rank in mappings(line, "ranking")
     ]
     return f"{show.count(whole(line, 'chosen'))} chosen; best first: {'; '.join(ranking)}"
 

@@ -15,7 +15,7 @@ from m3agent.agent.session.record import is_embedded
 from m3agent.agent.verify.test_sets import TEST_SETS
 from m3agent.tools.registry import traits_of, understood
 from m3agent.util.counted import counted, first_of
-from m3agent.util.json_value import items, mapping
+from m3agent.util.json_value import items, mapping, mappings, strings
 from m3agent.util.sanitize import last_line, printable_line
 
 MOST_TITLE = 120  # characters
@@ -187,16 +187,16 @@ def evidence(verify: Line, compared: int, *, isolated: bool) -> list[str]:
     Args:
         compared: Number of tests that ran with and without the patch.
     """
-    parts = [_check(each) for each in items(verify, "checks") if isinstance(each, dict)]
+    parts = [_check(each) for each in mappings(verify, "checks")]
     if not compared:
         return parts
     said = f"{counted(compared, 'test')} with and without the patch, in {fresh_places(isolated=isolated)}"
     if runs := whole(verify, "repeats"):
         said += f"; {counted(runs, 'more run')} of the tests near the change"
     parts.insert(0, said)
-    if suites := [name for name in items(verify, "left_out") if isinstance(name, str)]:
+    if suites := strings(verify, "left_out"):
         parts.append(f"not run, as the patch does not affect them: {first_of(suites, MOST_NAMES)}")
-    if paths := [path for path in items(verify, "undone") if isinstance(path, str)]:
+    if paths := strings(verify, "undone"):
         parts.append(
             f"the tests ran without these changes, which the patch still has: {first_of(paths, MOST_NAMES)}"
         )
@@ -218,7 +218,7 @@ def deciding_tests(verify: Line) -> Iterator[tuple[str, str, list[str]]]:
     seen: set[str] = set()
     for each in TEST_SETS:
         if each.after:
-            tests = [test for test in items(verify, each.event) if isinstance(test, str) and test not in seen]
+            tests = [test for test in strings(verify, each.event) if test not in seen]
             seen.update(tests)
             if tests:
                 yield each.before, each.after, tests

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Self
 
 from rich.text import Text
 
 from m3agent.agent.report.text import duration
-from m3agent.agent.ui.display import LiveView
-from m3agent.agent.ui.layout import FRAMES, note
+from m3agent.agent.ui.display import Display
+from m3agent.agent.ui.layout import FRAMES
 from m3agent.util.sanitize import printable_line
 
-MOST_SAID = 1000  # characters of a note
 
-
-class Activity:
+class Activity(Display):
     """An activity. It is a context manager, which shows the row between its entry and its exit.
 
     Args:
@@ -24,20 +21,9 @@ class Activity:
     """
 
     def __init__(self, doing: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._live = LiveView(self._row, self._still)
+        super().__init__(self._row, self._still)
         self._doing = doing
         self._since = clock()
-
-    def __enter__(self) -> Self:
-        self._live.start(rows=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def say(self, text: str) -> None:
-        """Print a note for the person."""
-        self._live.print(note(f"m3agent: {printable_line(text, MOST_SAID)}"))
 
     def _row(self, width: int, height: int, now: float) -> Sequence[Text]:
         if height < 2:

@@ -15,17 +15,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.segment import ControlType, Segment
 from rich.text import Text
 
-from m3agent.agent.ui.layout import Block, in_ascii, shows_unicode
+from m3agent.agent.ui.layout import Block, in_ascii, note, shows_unicode
 from m3agent.agent.ui.stdio import write_all
 from m3agent.agent.ui.typed_line import TypedLine
-from m3agent.util.sanitize import UNPRINTABLE
+from m3agent.util.sanitize import UNPRINTABLE, printable_line
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 STANDARD_ERROR = 2
 INTERVAL = 1 / 8  # seconds from one drawing to the next
 PATIENCE = 5.0  # seconds that `stop` waits for output that nobody reads
+MOST_SAID = 1000  # characters of a note
 NO_TEXT = [(ControlType.CARRIAGE_RETURN,)]  # any control code: it tells rich that a segment takes no cells
 
 PAUSES = (30.0, 60.0, 120.0, 300.0)
@@ -224,3 +225,21 @@ class LiveView:
         yield rows[-1]
         # Back to the first column: echoed input cannot reach the end of the row from there.
         yield Segment("\x1b[?7h\r", None, NO_TEXT)
+
+
+class Display:
+    """What is shown while work goes on. It is a context manager: rows are drawn between its entry and its exit."""
+
+    def __init__(self, rows: Rows, still: Still) -> None:
+        self._live = LiveView(rows, still)
+
+    def __enter__(self) -> Self:
+        self._live.start(rows=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Print a note for the person."""
+        self._live.print(note(f"m3agent: {printable_line(text, MOST_SAID)}"))

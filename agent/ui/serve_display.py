@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Self
 
 from rich.text import Text
 
 from m3agent.agent.report import text
-from m3agent.agent.ui.display import LiveView
-from m3agent.agent.ui.layout import note
+from m3agent.agent.ui.display import Display
 from m3agent.serving.check.check import Check
 from m3agent.serving.launch.load_signs import LoadProgress
 from m3agent.serving.launch.record import Phase, ServerRecord
@@ -27,26 +25,15 @@ def how_to_end() -> str:
     return "`m3agent serve stop` or Ctrl-C ends it" if has_terminal() else "`m3agent serve stop` ends it"
 
 
-class ServeView:
+class ServeView(Display):
     """A `serving.launch.server.Watcher` on standard error. Use as a context manager."""
 
     def __init__(self) -> None:
-        self._live = LiveView(self._area, self._still)
+        super().__init__(self._area, self._still)
         self._progress: LoadProgress | None = None
         self._phase: Phase | None = None
         self._looking = ""
         self._since = self._begun = time.monotonic()
-
-    def __enter__(self) -> Self:
-        self._live.start(rows=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def say(self, text: str) -> None:
-        """Show a sentence."""
-        self._live.print(note(f"m3agent: {printable_line(text, 1000)}"))
 
     def progress(self, progress: LoadProgress) -> None:
         """Show what the engine does: a line for each finished phase, and the row."""

@@ -62,13 +62,10 @@ def read_environment(fields: Fields, image: str | None = None) -> Environment:
 
 def runner_of(command: str) -> PythonRunner:
     """Return the test runner of a command of Python; pytest unless the command names another one."""
-    try:
-        words = shlex.split(command)
-    except ValueError:  # an open quotation mark
-        words = command.split()
+    words = _words(command)
     if any(word.rpartition("/")[2] == "runtests.py" for word in words):
         return "django"
-    if any(word == "bin/test" or word.endswith("/bin/test") for word in words):
+    if any(f"/{word}".endswith("/bin/test") for word in words):
         return "sympy"
     return "unittest" if ("-m", "unittest") in itertools.pairwise(words) else "pytest"
 
@@ -90,15 +87,16 @@ def _packages(text: str | None) -> list[str]:
     """Return requirements from a line of conda packages; conda's `name=1.2` is `name==1.2.*` for pip."""
     if text is None or text in _FILES:
         return []
+    pinned = (_CONDA_PIN.subn("==", word) for word in _words(text) if not word.startswith("-"))
+    return [f"{word}.*" if pins else word for word, pins in pinned]
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a shell command, also if it has an open quotation mark."""
     try:
-        words = shlex.split(text)
+        return shlex.split(text)
     except ValueError:
-        words = text.split()
-    return [
-        _CONDA_PIN.sub("==", word) + (".*" if _CONDA_PIN.search(word) else "")
-        for word in words
-        if not word.startswith("-")
-    ]
+        return text.split()
 
 
 def _unnamed(requirements: Iterable[str], *others: Iterable[str]) -> list[str]:

@@ -150,6 +150,11 @@ class AnswerCounts:
             self._reported |= {name: count for name, count in usage.items() if count is not None}
 
 
+def _passed_headers(headers: Headers) -> Headers:
+    """Return the headers of a request or an answer that are passed on, their names in small letters."""
+    return [(name.lower(), value) for name, value in headers if name.lower() not in OWN_HEADERS]
+
+
 class CountingProxy:
     """Passes an agent's requests on to a model server, while its context is open, and counts tokens.
 
@@ -230,9 +235,7 @@ class CountingProxy:
         if not path.startswith(b"/"):  # it could name another host
             return JSONResponse({"error": {"message": "the path does not begin with a slash"}}, 400)
         asks = request.method == "POST" and request.url.path.rstrip("/").endswith(ANSWERING)
-        query = request.scope["query_string"]
-        target = self._origin + (path + (b"?" + query if query else b"")).decode("latin-1")
-        headers = [(name, value) for name, value in request.headers.raw if name not in OWN_HEADERS]
+        headers = _passed_headers(request.headers.raw)
         if self._guard is not None:
             admitted = self._admitted(self._guard, request, headers)
             if isinstance(admitted, tuple):
@@ -240,6 +243,8 @@ class CountingProxy:
             headers = admitted
         headers.append((b"accept-encoding", b"identity"))
         body = await request.body()
+        query = request.scope["query_string"]
+        target = self._origin + (path + (b"?" + query if query else b"")).decode("latin-1")
         sent = http.build_request(request.method, target, headers=headers, content=body)
         exchange = _Timed(body, time.monotonic()) if asks else None
         try:
@@ -255,9 +260,7 @@ class CountingProxy:
                 self._count(None, exchange, is_good=False)
             return JSONResponse({"error": {"message": message}}, 502)
         reply = StreamingResponse(answer, response.status_code)
-        reply.raw_headers = [
-            (name.lower(), value) for name, value in response.headers.raw if name.lower() not in OWN_HEADERS
-        ]
+        reply.raw_headers = _passed_headers(response.headers.raw)
         return reply
 
     def _admitted(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -25,6 +24,7 @@ from m3agent.sandbox.errors import PathEscapes
 from m3agent.serving.client.prices import Prices
 from m3agent.util.atomic_write import write_whole
 from m3agent.util.errors import UsageError
+from m3agent.util.json_value import json_object
 from m3agent.util.plain_file import read_inside
 
 ENDPOINT = "endpoint"
@@ -252,10 +252,8 @@ def read_usage(path: Path) -> AttemptUsage:
     file that cannot be used says nothing.
     """
     try:
-        value = json.loads(read_inside(str(path.parent), str(path), MOST_USAGE))
-    except (OSError, ValueError, RecursionError):
-        return AttemptUsage()
-    if not isinstance(value, dict):
+        value = json_object(read_inside(str(path.parent), str(path), MOST_USAGE))
+    except (OSError, ValueError):
         return AttemptUsage()
     metrics = value.get(METRICS)
     counted = (

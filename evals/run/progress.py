@@ -13,7 +13,7 @@ from typing import Self
 from rich.text import Text
 
 from m3agent.agent.report.text import duration, price
-from m3agent.agent.ui.display import LiveView
+from m3agent.agent.ui.display import Display
 from m3agent.agent.ui.layout import beside
 from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.grade.validate import PHASES, Validation
@@ -37,7 +37,7 @@ MOST_NAMED = 3
 """Most running pieces that a line in a pipe names."""
 
 
-class WorkProgress:
+class WorkProgress(Display):
     """Displays many pieces of work. Within its context, rows are drawn if standard error is a terminal.
 
     Args:
@@ -62,18 +62,11 @@ class WorkProgress:
         self._counts: Counter[str] = Counter()
         self._estimate = Estimate(tuple(doing))
         self._running: dict[str, tuple[str, float, float]] = {}  # phase, its begin, the piece's
-        self._live = LiveView(self._rows, self.still)
+        super().__init__(self._rows, self.still)
 
-    def __enter__(self) -> Self:
-        self._live.start(rows=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def say(self, what: str) -> None:
+    def say(self, text: str) -> None:
         """Print a note for the user."""
-        self._live.print(beside(Text("note: ", "dim"), Text(printable_line(what, 500), "dim")))
+        self._live.print(beside(Text("note: ", "dim"), Text(printable_line(text, 500), "dim")))
 
     def _begin(self, piece: str, phase: str) -> None:
         """Record that a piece of work begins a phase."""

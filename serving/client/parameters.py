@@ -106,15 +106,19 @@ def request_parameters(
         "seed": sampling.seed if endpoint.flavour == "embedded" else None,
         "top_k": sampling.top_k if endpoint.takes_template else None,
         **_thinking(endpoint, thinking),
-        # otherwise the reasoning is part of the text
-        "reasoning_split": True if endpoint.reasoning_field == "reasoning_details" else None,
-        **dict.fromkeys(
-            ("logprobs", "return_token_ids") if tokens and endpoint.flavour == "vllm" else (), True
-        ),
+        **_answer_form(endpoint, tokens=tokens),
         **({} if affinity is None else affinity.parameters(endpoint)),
     }
     left_out = () if endpoint.known is None else endpoint.known.leave_out
     return {name: value for name, value in known.items() if value is not None and name not in left_out}
+
+
+def _answer_form(endpoint: Endpoint, *, tokens: bool) -> dict[str, bool]:
+    """Return the parameters that decide what parts an answer has."""
+    # otherwise the reasoning is part of the text
+    split = ["reasoning_split"] if endpoint.reasoning_field == "reasoning_details" else []
+    ids = ["logprobs", "return_token_ids"] if tokens and endpoint.flavour == "vllm" else []
+    return dict.fromkeys([*split, *ids], True)
 
 
 def _thinking(endpoint: Endpoint, thinking: ThinkingMode) -> dict[str, Any]:

@@ -72,6 +72,20 @@ def statements(file: File, node: Node) -> Iterator[Change]:
     if node.type == "comment" or is_field(node, "value"):  # the value of a case
         return
     start, end = file.tree.span(node)
+    others = statements_for(file, node)
+    is_first = node.prev_named_sibling is None or is_field(node.prev_named_sibling, "value")
+    for place, other in enumerate(others):
+        cost = 2.2 + 0.03 * place
+        if is_empty:
+            yield start + 1, start + 1, f"\n{other}\n", "statement added", cost
+            continue
+        yield end, end, f"\n{other}", "statement added", cost
+        if is_first:
+            yield start, start, f"{other}\n", "statement added", cost
+
+
+def statements_for(file: File, node: Node) -> dict[str, None]:
+    """Return statements of the file that a node's place may lack: as they are, and with another variable."""
     line, known = line_of(node), file.known(node)
     likely = file.names(node)[:NEAREST]
     same, changed = dict[str, None](), dict[str, None]()
@@ -85,30 +99,24 @@ def statements(file: File, node: Node) -> Iterator[Change]:
                 changed[renamed(text, old, new)] = None
         if len(same) >= 3 * MOST_NAMES and len(changed) >= 2 * MOST_NAMES:
             break
-    others = dict.fromkeys([*list(same)[: 3 * MOST_NAMES], *list(changed)[: 2 * MOST_NAMES]])
-    is_first = node.prev_named_sibling is None or is_field(node.prev_named_sibling, "value")
-    for place, other in enumerate(others):
-        cost = 2.2 + 0.03 * place
-        if is_empty:
-            yield start + 1, start + 1, f"\n{other}\n", "statement added", cost
-            continue
-        yield end, end, f"\n{other}", "statement added", cost
-        if is_first:
-            yield start, start, f"{other}\n", "statement added", cost
+    return dict.fromkeys([*list(same)[: 3 * MOST_NAMES], *list(changed)[: 2 * MOST_NAMES]])
+
+
+def is_value(node: Node) -> bool:
+    """Return whether a node is a value that code reads, not a name or the target of an assignment."""
+    above = node.parent
+    if above is None or "param" in above.type or above.type in FUNCTIONS:
+        return False
+    if is_field(node, "function", "name", "label", "type", "constructor", "key", "field", "property"):
+        return False
+    return above.type == "binary_expression" or not is_field(node, "left")
 
 
 def calls(file: File, node: Node) -> Iterator[Change]:
     """Yield calls with one argument, and of methods without arguments, that the file has elsewhere."""
-    above = node.parent
-    if above is None or "param" in above.type or above.type in FUNCTIONS:
-        return
-    if is_field(node, "function", "name", "label", "type", "constructor", "key", "field", "property"):
-        return
-    if is_field(node, "left") and above.type != "binary_expression":
-        return
     start, end = file.tree.span(node)
     text = file.tree.text_of(node)
-    if len(text) > MOST_TEXT or "\n" in text:
+    if not is_value(node) or len(text) > MOST_TEXT or "\n" in text:
         return
     if not is_field(node, "object", "operand"):
         for function, seen in itertools.islice(file.functions_of_one.items(), 2 * MOST_NAMES):
@@ -127,30 +135,50 @@ def conditions(file: File, node: Node) -> Iterator[Change]:
     text = file.tree.text_of(node)
     known = file.known(node)
     own = [name for name in dict.fromkeys(identifiers(text)) if name in file.all_names]
-    for operand in {text, *(file.tree.text_of(one) for one in operands_of(node, logical_sign(node)))}:
+    for operand in {text, *(file.tree.text_of(each) for each in operands_of(node, logical_sign(node)))}:
         for (other, sign), _ in file.partners.get(operand, Counter()).most_common(MOST_NAMES):
             if other not in text:
-                yield start, start, f"{other} {sign} ", "missing condition", 1.5
-                yield end, end, f" {sign} {other}", "missing condition", 1.5
-    others = dict[str, float]()
-    usable = [one for one, names in file.conditions.items() if not names & file.all_names - known]
-    for other in usable[: 2 * MOST_NAMES]:
-        others[other], others[opposite(other)] = 2.2, 2.3
-    for other, names in file.conditions.items():
-        for old, new in itertools.product(sorted(names & file.all_names), own):
-            if old != new and not names & file.all_names - known - {old}:
-                changed = renamed(other, old, new)
-                for one, more in ((changed, 0.0), (opposite(changed), 0.1)):
-                    others.setdefault(one, 2.2 + more)
-                    for number in re.findall(NUMBER, one):
-                        for value in sorted({int(number) + 1, abs(int(number) - 1)}):
-                            other_number = re.sub(NUMBER.replace(r"\d+", number), str(value), one)
-                            others.setdefault(other_number, 2.5 + more)
+                yield from beside(start, end, other, sign, 1.5)
+    others = other_conditions(file, known, own)
     shown = sorted((cost, len(other), other) for other, cost in others.items() if other not in text)
     for cost, _, other in shown[:MOST_CONDITIONS]:
-        for sign, more in (("&&", 0.0), ("||", 0.2)):
-            yield start, start, f"{other} {sign} ", "missing condition", cost + more
-            yield end, end, f" {sign} {other}", "missing condition", cost + more
+        yield from beside(start, end, other, "&&", cost)
+        yield from beside(start, end, other, "||", cost + 0.2)
+
+
+def beside(start: int, end: int, other: str, sign: str, cost: float) -> Iterator[Change]:
+    """Yield a condition before and after another one."""
+    yield start, start, f"{other} {sign} ", "missing condition", cost
+    yield end, end, f" {sign} {other}", "missing condition", cost
+
+
+def other_conditions(file: File, known: frozenset[str], own: list[str]) -> dict[str, float]:
+    """Return conditions of the file with their costs: as they are, and about the variables `own`.
+
+    Args:
+        known: The variables that the code can use.
+    """
+    variables = {text: names & file.all_names for text, names in file.conditions.items()}
+    usable = [text for text, names in variables.items() if names <= known]
+    others = dict[str, float]()
+    for other in usable[: 2 * MOST_NAMES]:
+        others[other], others[opposite(other)] = 2.2, 2.3
+    for other, names in variables.items():
+        for old, new in itertools.product(sorted(names), own):
+            if old != new and names <= known | {old}:
+                changed = renamed(other, old, new)
+                for text, more in ((changed, 0.0), (opposite(changed), 0.1)):
+                    others.setdefault(text, 2.2 + more)
+                    for near in with_near_numbers(text):
+                        others.setdefault(near, 2.5 + more)
+    return others
+
+
+def with_near_numbers(text: str) -> Iterator[str]:
+    """Yield a condition with each of its numbers one more and one less."""
+    for number in re.findall(NUMBER, text):
+        for value in sorted({int(number) + 1, abs(int(number) - 1)}):
+            yield re.sub(NUMBER.replace(r"\d+", number), str(value), text)
 
 
 def ends_of_texts(file: File, node: Node) -> Iterator[Change]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -62,6 +62,20 @@ def takes_one(node: Node) -> bool:
     if node.type not in FUNCTIONS or parameters is None:
         return node.type == "arrow_function" and field(node, "parameter") is not None
     return len(parameters.named_children) == 1
+
+
+def call_of(node: Node) -> tuple[Node | None, list[Node]]:
+    """Return the function that a node calls, and the arguments; None and nothing if it is no call."""
+    function, given = field(node, "function"), field(node, "arguments")
+    if node.type != "call_expression" or given is None:
+        return None, []
+    return function, given.named_children
+
+
+def most_frequent(seen: Mapping[str, list[str]]) -> dict[str, frozenset[str]]:
+    """Return the short names with what was seen with each, those with most of it first."""
+    short = [name for name in seen if len(name) <= 40 and "\n" not in name]
+    return {name: frozenset(seen[name]) for name in sorted(short, key=lambda name: -len(seen[name]))}
 
 
 def identifiers(text: str) -> list[str]:
@@ -140,33 +154,27 @@ class File:
     @cached_property
     def functions_of_one(self) -> dict[str, frozenset[str]]:
         """The functions that are called with one argument, the most frequent first, with these arguments."""
-        return self._called_with(1)
+        built_in = BUILT_IN_GO if self.tree.is_go else BUILT_IN_JAVASCRIPT
+        seen = defaultdict[str, list[str]](list, {name: [] for name in built_in})
+        for node in self.tree.nodes():
+            name, (function, arguments) = field(node, "name"), call_of(node)
+            if name is not None and takes_one(field(node, "value") or node):
+                seen[self.tree.text_of(name)] += ()
+            if function is not None and len(arguments) == 1:
+                seen[self.tree.text_of(function)].append(self.tree.text_of(arguments[0]))
+        return most_frequent(seen)
 
     @cached_property
     def methods_of_none(self) -> dict[str, frozenset[str]]:
         """The methods that are called without arguments, the most frequent first, with the values before the dot."""
-        return self._called_with(0)
-
-    def _called_with(self, number: int) -> dict[str, frozenset[str]]:
-        found = defaultdict[str, list[str]](list)
-        built_in = BUILT_IN_GO if self.tree.is_go else BUILT_IN_JAVASCRIPT
-        found.update({name: [] for name in built_in if number})
-        for node in self.tree.nodes():
-            function, given, name = (field(node, name) for name in ("function", "arguments", "name"))
-            if number and name is not None and takes_one(field(node, "value") or node):
-                found[self.tree.text_of(name)] += ()
-            if node.type != "call_expression" or function is None or given is None:
+        seen = defaultdict[str, list[str]](list)
+        for function, arguments in map(call_of, self.tree.nodes()):
+            if function is None or arguments:
                 continue
-            if len(given.named_children) != number:
-                continue
-            before = before_dot(function)
-            method = field(function, "property") or field(function, "field")
-            if number:
-                found[self.tree.text_of(function)].append(self.tree.text_of(given.named_children[0]))
-            elif before is not None and method is not None:
-                found[self.tree.text_of(method)].append(self.tree.text_of(before))
-        short = {name: seen for name, seen in found.items() if len(name) <= 40 and "\n" not in name}
-        return {name: frozenset(short[name]) for name in sorted(short, key=lambda name: -len(short[name]))}
+            before, method = before_dot(function), field(function, "property") or field(function, "field")
+            if before is not None and method is not None:
+                seen[self.tree.text_of(method)].append(self.tree.text_of(before))
+        return most_frequent(seen)
 
     @cached_property
     def ends_of_texts(self) -> list[str]:

@@ -370,13 +370,7 @@ class Repair:
         waiting = list(range(len(ranked)))
         size = FIRST_BATCH
         used = 0.0
-        files = sorted(sources)
-        watched = {
-            (path, line): tests for path, rows in spectrum["lines"].items() for line, _, _, tests in rows
-        }
-        while waiting and state.tried < self.budget.candidates and used < self.budget.seconds:
-            if partial and not full and state.tried > self.budget.candidates / 2:
-                break
+        while waiting and self._may_go_on(used, is_partial=bool(partial) and not full):
             allowed = min(size, self.budget.candidates - state.tried)
             numbers = waiting[: fitting([ranked[number] for number in waiting[:allowed]])]
             batch = [ranked[number] for number in numbers]
@@ -385,19 +379,10 @@ class Repair:
                 **self._language.tests(),
                 **self._language.evidence(spectrum),
                 "private": private,
-                "files": files,
-                "watching": spectrum["watching"],
-                "watched": [watched.get((one.path, one.mutation.line), []) for one in batch],
+                **self._watched(batch, sources, spectrum),
                 "stops": [bisect_left(numbers, ends[number]) for number in numbers],
                 "seconds": round(min(seconds, self.budget.seconds - used), 1),
-                "candidates": [
-                    [
-                        files.index(one.path),
-                        [[edit.start, edit.end, edit.text] for edit in one.mutation.edits],
-                        *self._language.surroundings(sources[one.path], one.mutation),
-                    ]
-                    for one in batch
-                ],
+                "candidates": self._written(batch, sources),
             }
             first = f"{batch[0].path}:{batch[0].mutation.line} ({batch[0].mutation.operator})"
             said = f"{len(batch)} candidates to judge, first at {first}."
@@ -420,6 +405,36 @@ class Repair:
             size = LATER_BATCH
         state.plausible += len(full)
         return full, partial
+
+    def _may_go_on(self, used: float, *, is_partial: bool) -> bool:
+        """Return whether the budget allows more candidates: half of them if changes fix a part and none fixes everything."""
+        tried, most = self.state.tried, self.budget.candidates
+        return tried < most and used < self.budget.seconds and not (is_partial and tried > most / 2)
+
+    def _watched(
+        self, batch: list[PatchCandidate], sources: Mapping[str, Source], spectrum: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the files for the probe, and the tests that run the line of each candidate."""
+        watched = {
+            (path, line): tests for path, rows in spectrum["lines"].items() for line, _, _, tests in rows
+        }
+        return {
+            "files": sorted(sources),
+            "watching": spectrum["watching"],
+            "watched": [watched.get((each.path, each.mutation.line), []) for each in batch],
+        }
+
+    def _written(self, batch: list[PatchCandidate], sources: Mapping[str, Source]) -> list[list[Any]]:
+        """Return candidates as the probe reads them: the number of the file, the edits, and what is around these."""
+        files, around = sorted(sources), self._language.surroundings
+        return [
+            [
+                files.index(each.path),
+                [[edit.start, edit.end, edit.text] for edit in each.mutation.edits],
+                *around(sources[each.path], each.mutation),
+            ]
+            for each in batch
+        ]
 
     def _settle(
         self, full: list[PatchCandidate], sources: Mapping[str, Source], spectrum: Mapping[str, Any]

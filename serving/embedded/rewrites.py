@@ -52,6 +52,7 @@ WITH_SIGNS = types(
 COUNTS = NAMES | types("binary_expression call_expression member_expression selector_expression")
 """Nodes that may be one more or less, as an index, a bound or an argument."""
 JUMPS = {"break_statement": "break", "continue_statement": "continue"}
+ZEROS = {"string": '""', "bool": "false", "error": "nil"}
 PAIRS = [pair.split() for pair in TABLE["pairs"].split(",")]
 
 
@@ -138,13 +139,18 @@ def conditions(file: File, node: Node) -> Iterator[Change]:
         yield start, end, f"!({text})", "negation", 1.6
     elif node.type != "unary_expression":
         yield start, end, f"!{text}", "negation", 1.0
-    for near in file.conditions_like(node):
-        for other in (near, opposite(near)):
-            if other not in text:
-                yield start, start, f"{other} && ", "missing condition", 1.8
-                yield start, start, f"{other} || ", "missing condition", 2.1
-    if not is_field(node, "condition") and not (node.parent and is_field(node.parent, "condition")):
-        return
+    likely = (other for near in file.conditions_like(node) for other in (near, opposite(near)))
+    for other in (other for other in likely if other not in text):
+        yield start, start, f"{other} && ", "missing condition", 1.8
+        yield start, start, f"{other} || ", "missing condition", 2.1
+    if is_field(node, "condition") or (node.parent and is_field(node.parent, "condition")):
+        yield from decided(file, node)
+
+
+def decided(file: File, node: Node) -> Iterator[Change]:
+    """Yield a constant condition, and checks that a value is there, for the condition of a statement."""
+    tree, text = file.tree, file.tree.text_of(node)
+    start, end = tree.span(node)
     yield start, end, "true", "condition", 2.4
     yield start, end, "false", "condition", 2.4
     for name in dict.fromkeys(re.findall(r"(?<![\w.\"'`])([A-Za-z_$][\w$]*)(?=[.\[])", text)):
@@ -318,19 +324,17 @@ def zero_values(tree: SyntaxTree, function: Node) -> list[str]:
     if result is None:
         return []
     kinds = [result] if result.type != "parameter_list" else result.named_children
-    found = []
-    for each in kinds:
-        kind = field(each, "type") or each
-        text = tree.text_of(kind)
-        if text == "string":
-            found.append('""')
-        elif text == "bool":
-            found.append("false")
-        elif re.fullmatch(r"u?int\d*|float\d+|byte|rune|time\.Duration", text):
-            found.append("0")
-        else:
-            found.append("nil" if kind.type != "type_identifier" or text == "error" else f"{text}{{}}")
-    return found
+    return [zero_value(field(each, "type") or each, tree) for each in kinds]
+
+
+def zero_value(kind: Node, tree: SyntaxTree) -> str:
+    """Return the zero value of a type in Go."""
+    text = tree.text_of(kind)
+    if text in ZEROS:
+        return ZEROS[text]
+    if re.fullmatch(r"u?int\d*|float\d+|byte|rune|time\.Duration", text):
+        return "0"
+    return f"{text}{{}}" if kind.type == "type_identifier" else "nil"
 
 
 CHANGES: tuple[Rewrite, ...] = (

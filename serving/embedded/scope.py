@@ -44,19 +44,7 @@ class Module:
         self.variables: list[str] = []
         self.imports: list[str] = []
         for node in tree.body:
-            match node:
-                case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    self.functions[node.name] = node
-                case ast.ClassDef():
-                    self.classes.append(node.name)
-                case ast.Assign(targets=targets):
-                    self.variables += [target.id for target in targets if isinstance(target, ast.Name)]
-                case ast.AnnAssign(target=ast.Name(id=name)):
-                    self.variables.append(name)
-                case ast.Import() | ast.ImportFrom():
-                    self.imports += [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-                case _:
-                    pass
+            self._take_statement(node)
         attributes = defaultdict[str, dict[str, None]](dict)
         self.methods: set[str] = set()
         self.keywords: dict[str, None] = {}
@@ -68,10 +56,22 @@ class Module:
                     self.keywords[name] = None
                 case ast.ClassDef():
                     self.methods |= {item.name for item in inner.body if isinstance(item, FUNCTIONS)}
-                case _:
-                    pass
         self.attributes = {name: list(seen) for name, seen in attributes.items()}
         """The attributes that are taken of each variable, in order of appearance."""
+
+    def _take_statement(self, node: ast.stmt) -> None:
+        """Take the names that a statement of the module binds."""
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.functions[node.name] = node
+            case ast.ClassDef():
+                self.classes.append(node.name)
+            case ast.Assign(targets=targets):
+                self.variables += [target.id for target in targets if isinstance(target, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                self.variables.append(name)
+            case ast.Import() | ast.ImportFrom():
+                self.imports += [(alias.asname or alias.name).split(".")[0] for alias in node.names]
 
     @cached_property
     def constants(self) -> dict[type, list[object]]:
@@ -120,8 +120,6 @@ class Scope:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name), *_], value=value) if kind := literal_kind(value):
                     self._kinds.setdefault(name, set()).add(kind)
-                case _:
-                    pass
 
     def _binder(self, node: ast.AST) -> ast.AST | None:
         for above in self.module.source.ancestors(node):
@@ -171,8 +169,6 @@ class Scope:
                     changed.add(ast.unparse(value))
                 case ast.Call(func=ast.Attribute(value=value)):
                     changed.add(ast.unparse(value))
-                case _:
-                    pass
         return {name for name, times in started.items() if times == 1 and name not in changed}
 
     @cached_property

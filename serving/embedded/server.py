@@ -65,18 +65,7 @@ def check(body: object) -> Mapping[str, Any]:
     if body.get("model") != MODEL:
         reason = f"there is no model {body.get('model')!r} here, only {MODEL!r}"
         raise BadRequest(reason, "model", "model_not_found", 404)
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise BadRequest("messages is missing or not a list with at least one message", "messages")
-    for number, message in enumerate(messages):
-        place = f"messages[{number}]"
-        if not isinstance(message, Mapping) or message.get("role") not in ROLES:
-            raise BadRequest(f"{place} is not an object with a known role", place)
-        calls = message.get("tool_calls") or []
-        if not isinstance(calls, list) or not all(
-            isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) for call in calls
-        ):
-            raise BadRequest(f"{place}.tool_calls is malformed", f"{place}.tool_calls")
+    messages = _checked_messages(body.get("messages"))
     if not isinstance(body.get("tools") or [], list):
         raise BadRequest("tools is not a list", "tools")
     if not isinstance(body.get("seed"), int | None):
@@ -88,6 +77,24 @@ def check(body: object) -> Mapping[str, Any]:
         )
         raise BadRequest(reason, "messages", "context_length_exceeded")
     return body
+
+
+def _checked_messages(messages: object) -> list[Any]:
+    """Return a request's messages. Raises BadRequest: They are malformed."""
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest("messages is missing or not a list with at least one message", "messages")
+    for number, message in enumerate(messages):
+        place = f"messages[{number}]"
+        if not isinstance(message, Mapping) or message.get("role") not in ROLES:
+            raise BadRequest(f"{place} is not an object with a known role", place)
+        calls = message.get("tool_calls") or []
+        if not isinstance(calls, list) or not all(map(_is_call, calls)):
+            raise BadRequest(f"{place}.tool_calls is malformed", f"{place}.tool_calls")
+    return messages
+
+
+def _is_call(call: object) -> bool:
+    return isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)
 
 
 class RepairService:
@@ -143,8 +150,6 @@ def deltas(events: list[WireEvent]) -> list[dict[str, Any]]:
                 ident = f"call_{uuid.uuid4().hex[:24]}"
                 entry = {"index": next(number), "id": ident, "type": "function", "function": function}
                 found.append({"tool_calls": [entry]})
-            case _:
-                pass
     return found
 
 

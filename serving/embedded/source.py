@@ -221,23 +221,23 @@ class SourceFile:
         """Return how tightly an expression must bind to replace `node` without parentheses."""
         parent = self.parents.get(node)
         match parent:
+            case ast.BinOp(op=ast.Pow()):
+                return POWER + 1 if parent.left is node else UNARY
             case ast.BinOp():
-                least = BINDING[type(parent.op)]
-                if isinstance(parent.op, ast.Pow):
-                    return POWER + 1 if parent.left is node else UNARY
-                return least + (parent.right is node)
+                return BINDING[type(parent.op)] + (parent.right is node)
             case ast.UnaryOp():
                 return NOT if isinstance(parent.op, ast.Not) else UNARY
             case ast.BoolOp():
                 return OR + 1 if isinstance(parent.op, ast.Or) else AND + 1
             case ast.Compare() | ast.Starred():
                 return BIT_OR
-            case ast.Attribute() | ast.Await():
-                return ATOM
-            case ast.Subscript():
-                return ATOM if parent.value is node else 0
-            case ast.Call():
-                return ATOM if parent.func is node else 0
+            case (
+                ast.Attribute(value=base)
+                | ast.Await(value=base)
+                | ast.Subscript(value=base)
+                | ast.Call(func=base)
+            ):
+                return ATOM if base is node else 0
             case ast.IfExp():
                 return 0 if parent.orelse is node else OR
             case ast.comprehension():

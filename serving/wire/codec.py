@@ -377,54 +377,66 @@ class StreamParser:
             events.append(CallPartial(self._unclosed))
         return events
 
-    # The next three methods read from `position` and append their events. They return the position up to
-    # which the text is processed: its end, or where the rest must wait for more text, or where a call is
-    # opened or closed.
+    # `_prose`, `_call_body` and `_plain_body` read from `position` and append their events. They return the
+    # position up to which the text is processed: its end, or where the rest must wait for more text, or where a
+    # call is opened or closed.
 
     def _prose(self, text: str, position: int, events: list[WireEvent]) -> int:
         """Read text and reasoning outside of calls."""
         while match := _PROSE.search(text, position):
-            start, marker = match.start(), match[0]
-            self._say(text[position:start], events)
-            position = match.end()
-            if marker == NAMESPACE:
-                structure = _STRUCTURE.match(text, position)
-                if structure is None and _TAG_ARRIVING.match(text, position):
-                    return start
-                if structure is None:
-                    tag = _ANY_TAG.match(text, position)
-                    position = tag.end() if tag else position
-                    continue
-                position = structure.end()
-                if self._take_structure(structure, text[start:position], events):
-                    return position
-            elif marker == _PLAIN_INVOKE:
-                header = _PLAIN_HEADER.match(text, start)
-                if header is None and _PLAIN_HEADER_ARRIVING.match(text, start):
-                    return start
-                if header and self._is_plain_call(name := _name(header[1]), header[2]):
-                    self._open_call(header[0], name, plain=True, as_json=header[2] == "{")
-                    return header.end()
-                self._say(marker, events)
-            elif marker in _CONTROLS:
-                end = _control_end(marker, text, position)
-                if end is None:
-                    return start
-                if self._block_text is not None:  # it may be inside a string of a call in JSON
-                    self._block_text.append(text[start:end])
-                position = end
-            elif marker in _WRAPPERS:
-                if _CALL_BEHIND.match(text, position):
-                    self._open_block(events)
-                elif _may_open_call(text, position):
-                    return start
-                else:
-                    self._say(marker, events)
-            else:
-                self._take_marker(marker, events)
+            self._say(text[position : match.start()], events)
+            end = self._marker(match, text, events)
+            if end is None:
+                return match.start()
+            position = end
+            if self._call is not None:
+                return position
         undecided = _PROSE.undecided(text, position)
         self._say(text[position:undecided], events)
         return undecided
+
+    def _marker(self, match: re.Match[str], text: str, events: list[WireEvent]) -> int | None:
+        """Process a marker and what belongs to it. Return the position behind; None if that has not arrived."""
+        marker, start, end = match[0], match.start(), match.end()
+        if marker == NAMESPACE:
+            return self._namespaced(text, end, events)
+        if marker == _PLAIN_INVOKE:
+            return self._plain_invoke(text, start, events)
+        if marker in _CONTROLS:
+            role_end = _control_end(marker, text, end)
+            if (
+                role_end is not None and self._block_text is not None
+            ):  # it may be inside a string of a call in JSON
+                self._block_text.append(text[start:role_end])
+            return role_end
+        if marker in _WRAPPERS and _CALL_BEHIND.match(text, end):
+            self._open_block(events)
+        elif marker in _WRAPPERS and _may_open_call(text, end):
+            return None
+        else:
+            self._take_marker(marker, events)
+        return end
+
+    def _namespaced(self, text: str, position: int, events: list[WireEvent]) -> int | None:
+        """Process a namespace token that ends at `position`, with the tag behind it."""
+        if structure := _STRUCTURE.match(text, position):
+            self._take_structure(structure, NAMESPACE + structure[0], events)
+            return structure.end()
+        if _TAG_ARRIVING.match(text, position):
+            return None
+        tag = _ANY_TAG.match(text, position)
+        return tag.end() if tag else position
+
+    def _plain_invoke(self, text: str, start: int, events: list[WireEvent]) -> int | None:
+        """Process a tag that begins at `start` and may open a call in M2's form."""
+        header = _PLAIN_HEADER.match(text, start)
+        if header is None and _PLAIN_HEADER_ARRIVING.match(text, start):
+            return None
+        if header and self._is_plain_call(name := _name(header[1]), header[2]):
+            self._open_call(header[0], name, plain=True, as_json=header[2] == "{")
+            return header.end()
+        self._say(_PLAIN_INVOKE, events)
+        return start + len(_PLAIN_INVOKE)
 
     def _call_body(self, call: _OpenCall, text: str, position: int, events: list[WireEvent]) -> int:
         """Read the body of an open call with namespace tokens."""
@@ -524,8 +536,8 @@ class StreamParser:
         self._reasoning = False
         self._leave_block()
 
-    def _take_structure(self, structure: re.Match[str], raw: str, events: list[WireEvent]) -> bool:
-        """Process a namespaced tag outside of calls; return whether it opened a call."""
+    def _take_structure(self, structure: re.Match[str], raw: str, events: list[WireEvent]) -> None:
+        """Process a namespaced tag outside of calls."""
         kind, attributes = _structure(structure)
         if kind == "tool_call":
             self._open_block(events)
@@ -535,7 +547,6 @@ class StreamParser:
             call = self._open_call(raw, _name(attributes))
             if attributes.endswith("/"):  # `<invoke name="x"/>`
                 self._finish(call, "", events)
-        return self._call is not None
 
     def _open_block(self, events: list[WireEvent]) -> None:
         self._abandon_block(events)

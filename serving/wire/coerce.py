@@ -6,7 +6,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 Schema = Mapping[str, Any]
@@ -202,14 +202,18 @@ def _fit(text: str, simple: Sequence[tuple[str | None, Schema]]) -> Any:
         if spelling in listed:
             return spelling
     texts = [schema for kind, schema in simple if kind in ("string", None)]
-    may_be_string = bool(texts) or not simple
+    otherwise = text if not simple or not all(map(_listed_values, texts)) else _NO_MATCH
+    return next(_readings(text, simple, bool(texts) or not simple), otherwise)
+
+
+def _readings(text: str, simple: Sequence[tuple[str | None, Schema]], may_be_string: bool) -> Iterator[Any]:
+    """Yield what `text` stands for as each other type than a string that the schemas allow."""
     for wanted in _ORDER:
         for kind, schema in simple:
             if kind == wanted or (kind is None and _listed_values(schema)):
                 value = _read(text, wanted, may_be_string)
                 if value is not _NO_MATCH and _allowed(value, schema):
-                    return value
-    return text if not simple or not all(map(_listed_values, texts)) else _NO_MATCH
+                    yield value
 
 
 def _listed_values(schema: Schema) -> list[Any]:

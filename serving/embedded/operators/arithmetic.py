@@ -107,16 +107,9 @@ def _is_bound(place: Place, node: ast.expr) -> bool:
             return False
 
 
-def offsets(
-    place: Place, node: ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp
-) -> Alternatives:
-    """Propose a value one more or less, or with a value of the scope added, subtracted or multiplied."""
-    if not _takes_term(place, node):
-        return
-    text, number, usual = place.text(node), numeric(place, node), _is_bound(place, node)
-    cost = (1.8 if usual else 2.6) + (0 if number else 0.6)
-    yield f"{text} + 1", "off by one", cost
-    yield f"{text} - 1", "off by one", cost
+def _with_variables(place: Place, node: ast.expr, number: bool | None, usual: bool) -> Alternatives:
+    """Propose a value with a variable added, subtracted or multiplied, or as its bound."""
+    text = place.text(node)
     for name in place.others(node):
         kinds = place.scope.kinds(name)
         if kinds & NUMBERS or (not kinds and (number or usual)):
@@ -131,6 +124,19 @@ def offsets(
         if name != text:
             yield f"{text} - len({name})", "missing term", 4.4
             yield f"{text} + len({name})", "missing term", 4.8
+
+
+def offsets(
+    place: Place, node: ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp
+) -> Alternatives:
+    """Propose a value one more or less, or with a value of the scope added, subtracted or multiplied."""
+    if not _takes_term(place, node):
+        return
+    text, number, usual = place.text(node), numeric(place, node), _is_bound(place, node)
+    cost = (1.8 if usual else 2.6) + (0 if number else 0.6)
+    yield f"{text} + 1", "off by one", cost
+    yield f"{text} - 1", "off by one", cost
+    yield from _with_variables(place, node, number, usual)
     later = 0.0 if number else 1.0
     yield f"max(0, {text})", "missing factor", 4.8 + later
     for written, more in FACTORS.items():

@@ -58,8 +58,6 @@ def arguments(place: Place, node: ast.Call) -> Alternatives:
     match node:
         case ast.Call(func=ast.Attribute(attr="get", value=mapping), args=[key]):
             yield f"{place.text(mapping)}[{place.text(key)}]", "lookup", 2.6
-        case _:
-            pass
 
 
 def _name(node: ast.expr) -> str:
@@ -120,8 +118,6 @@ def _known(place: Place, node: ast.Call, name: str, texts: list[str], keywords: 
             rows.append(([*texts, "None"], 2.6))
         case "split", 1 | 2:
             rows.append(([*texts, "1"], 2.4))
-        case _:
-            pass
     return rows
 
 

@@ -34,8 +34,6 @@ def literals(place: Place, node: ast.expr) -> Alternatives:
                 yield texts[0], "list unwrapped", 3.2
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
             yield from _others(place, node, "empty value", 3.2)
-        case _:
-            pass
 
 
 def _others(place: Place, node: ast.expr, operator: str, cost: float) -> Alternatives:
@@ -53,37 +51,39 @@ def _others(place: Place, node: ast.expr, operator: str, cost: float) -> Alterna
 
 
 def _numbers(place: Place, node: ast.Constant, value: float) -> Alternatives:
-    found: list[tuple[object, float]] = [(value + 1, 1.2), (value - 1, 1.2)]
-    if isinstance(value, int):
-        found += [(0, 1.6), (1, 1.6), (-1, 2.0), (2, 2.2)]
-    else:
-        found += [(0.0, 2.2), (1.0, 2.2), (round(1 - value, 12), 2.6)]
-    found += [(-value, 2.0), *((number, 3.0) for number in place.hints.numbers)]
-    found += [(value * factor, 2.8) for factor in TABLE["factors"]]
-    for divisor in TABLE["factors"]:
-        if not isinstance(value, int):
-            found.append((round(value / divisor, 15), 2.8))
-        elif value % divisor == 0:
-            found.append((value // divisor, 2.8))
-    for constants, cost in ((place.scope.constants, 2.6), (place.module.constants, 3.2)):
-        found += [(other, cost) for kind in (int, float) for other in constants.get(kind, [])[:24]]
-    if isinstance(value, int):
-        found += [(number, 4.0) for number in TABLE["usual_numbers"]]
-        found += [(value + step, 3.4) for step in (2, -2, 3, -3, 10, -10)]
-        found += [(int("".join(digits)), 3.4) for digits in swapped(list(str(abs(value))))]
-    assigned = isinstance(place.parent(node), ast.Assign | ast.Return | ast.Call | ast.keyword)
-    seen = {repr(value)}
-    for number, cost in [*found, (None, 4.0)] if assigned else found:
-        text = repr(number)
-        if text not in seen and "inf" not in text and "nan" not in text:
-            seen.add(text)
-            kind = "off by one" if cost == 1.2 else "number"
-            yield text, "empty value" if number is None else kind, cost
-    if assigned:
-        yield "float('inf')", "empty value", 3.6
-        yield "float('-inf')", "empty value", 3.8
+    is_given = isinstance(place.parent(node), ast.Assign | ast.Return | ast.Call | ast.keyword)
+    costs: dict[str, float] = {}
+    for number, cost in _other_numbers(place, value):
+        costs.setdefault(repr(number), cost)
+    costs.pop(repr(value), None)
+    for text, cost in costs.items():
+        if "inf" not in text and "nan" not in text:
+            yield text, "off by one" if cost == 1.2 else "number", cost
+    for text, cost in (("None", 4.0), ("float('inf')", 3.6), ("float('-inf')", 3.8)) if is_given else ():
+        yield text, "empty value", cost
     for name in place.names_of(node, "int", "float"):
         yield name, "constant for variable", 3.4 - place.unread(name, 1.0)
+
+
+def _other_numbers(place: Place, value: float) -> Iterator[tuple[object, float]]:
+    """Yield numbers in the place of one, each with its cost."""
+    factors, is_whole = TABLE["factors"], isinstance(value, int)
+    yield from ((value + 1, 1.2), (value - 1, 1.2))
+    if is_whole:
+        yield from ((0, 1.6), (1, 1.6), (-1, 2.0), (2, 2.2))
+        parts = [value // divisor for divisor in factors if value % divisor == 0]
+    else:
+        yield from ((0.0, 2.2), (1.0, 2.2), (round(1 - value, 12), 2.6))
+        parts = [round(value / divisor, 15) for divisor in factors]
+    yield from ((-value, 2.0), *((number, 3.0) for number in place.hints.numbers))
+    yield from ((number, 2.8) for number in (*(value * factor for factor in factors), *parts))
+    for constants, cost in ((place.scope.constants, 2.6), (place.module.constants, 3.2)):
+        for kind in (int, float):
+            yield from ((other, cost) for other in constants.get(kind, [])[:24])
+    if is_whole:
+        yield from ((number, 4.0) for number in TABLE["usual_numbers"])
+        yield from ((value + step, 3.4) for step in (2, -2, 3, -3, 10, -10))
+        yield from ((int("".join(digits)), 3.4) for digits in swapped(list(str(abs(value)))))
 
 
 def _quoted(text: str, like: str) -> str:
@@ -113,22 +113,26 @@ def _texts(place: Place, node: ast.Constant, value: str) -> Alternatives:
 
 
 def _other_texts(place: Place, parent: ast.AST | None, value: str) -> Iterator[tuple[str, float]]:
-    if value in TABLE["modes"]:
-        yield from ((mode, 2.4) for mode in TABLE["modes"])
+    yield from ((mode, 2.4) for mode in TABLE["modes"] if value in TABLE["modes"])
     yield from ((changed, 2.8) for changed in _variants(value))
     yield from ((text, 3.4) for text in place.hints.strings)
-    if isinstance(parent, ast.Subscript | ast.Call):
-        for name in (*place.module.keywords, *place.module.all_attributes):
-            if SequenceMatcher(None, value, name).ratio() > 0.7:
-                yield name, 2.6
+    names = (*place.module.keywords, *place.module.all_attributes)
+    for name in names if isinstance(parent, ast.Subscript | ast.Call) else ():
+        if SequenceMatcher(None, value, name).ratio() > 0.7:
+            yield name, 2.6
     for constants, cost in ((place.scope.constants, 2.6), (place.module.constants, 3.4)):
         for other in constants.get(str, [])[:40]:
-            if isinstance(other, str) and len(other) < 60 and "\n" not in other[:-1]:
+            if isinstance(other, str) and _is_short(other):
                 yield other, cost if _alike(value, other) else cost + 0.8
     if len(value) <= 2:
         yield from ((separator, 3.2) for separator in TABLE["separators"])
     else:
         yield "", 4.0
+
+
+def _is_short(text: str) -> bool:
+    """Return whether a text may stand in the place of another one: it has one line of less than 60 characters."""
+    return len(text) < 60 and "\n" not in text[:-1]
 
 
 def _alike(one: str, other: str) -> bool:

@@ -44,8 +44,6 @@ def shared(place: Place, node: ast.expr) -> Alternatives:
                 yield f"[{place.text(repeated)} for _ in range({place.text(count)})]", "shared object", 1.4
         case ast.Call(args=[keys, value]) if ast.unparse(node.func) == "dict.fromkeys":
             yield f"{{key: {place.text(value)} for key in {place.text(keys)}}}", "shared object", 1.8
-        case _:
-            pass
 
 
 def entries(place: Place) -> Iterator[Mutation]:
@@ -104,8 +102,6 @@ def indices(place: Place, node: ast.Subscript) -> Alternatives:
             yield f"{base}[1]", "index", 2.8
         case ast.Tuple(elts=[first, second]):
             yield f"{base}[{place.text(second)}, {place.text(first)}]", "indices swapped", 2.0
-        case _:
-            pass
     if isinstance(node.value, ast.Subscript) and not isinstance(node.value.slice, ast.Slice):
         inner, other = place.texts((node.value.value, node.value.slice))
         yield f"{inner}[{index}][{other}]", "indices swapped", 2.2
@@ -137,27 +133,10 @@ def slices(place: Place, node: ast.Subscript) -> Alternatives:
 
 def _other_bounds(lower: str, upper: str, end: str) -> Iterator[tuple[str, float]]:
     """Yield slices with other bounds, with their costs; `end` is the step with its colon."""
-    if end:
-        yield f"{lower}:{upper}", 2.4
-    if upper:
-        yield f"{lower}:{upper} + 1{end}", 1.6
-        yield f"{lower}:{upper} - 1{end}", 1.6
-        yield f"{lower}:{end}", 2.0
-        yield f"{upper}:{lower}{end}", 2.4
-        yield f"{lower}:-{upper}{end}", 3.0
-    else:
-        yield f"{lower}:-1{end}", 2.2
-    if lower:
-        yield f"{lower} + 1:{upper}{end}", 1.6
-        yield f"{lower} - 1:{upper}{end}", 1.8
-        yield f":{upper}{end}", 2.0
-        yield f":{lower}{end}", 2.2
-        yield f"-{lower}:{upper}{end}", 2.4
-        yield lower, 3.0
-    else:
-        yield f"1:{upper}{end}", 2.2
-    if lower and upper:
-        yield f"{lower}:{lower} + {upper}{end}", 2.6
+    parts = {"lower": lower, "upper": upper, "end": end}
+    for row in TABLE["bounds"]:
+        if all(parts[name] for name in row.get("with", ())) and not parts.get(row.get("without", "")):
+            yield from ((text.format(**parts), cost) for text, cost in row["slices"].items())
 
 
 def _takes_part(place: Place, node: ast.Name | ast.Attribute | ast.Call) -> bool:
@@ -181,8 +160,6 @@ def parts_of(place: Place, node: ast.Name | ast.Attribute | ast.Call) -> Alterna
             kinds = place.scope.kinds(name)
         case ast.Call(func=ast.Name(id=name)) if name not in ("sorted", "list"):
             return
-        case _:
-            pass
     if not _takes_part(place, node) or (kinds and kinds.isdisjoint(SEQUENCES)):
         return
     later = 0.0 if kinds else 0.8

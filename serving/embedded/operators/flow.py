@@ -39,8 +39,6 @@ def assignments(place: Place) -> Iterator[Mutation]:
             if isinstance(value, ast.BinOp) and left != place.text(value.left):
                 code = f"{left} = {left} {SIGNS[type(value.op)]} {place.text(value.right)}"
                 yield place.replaced(code, "operand", 3.4)
-        case _:
-            pass
 
 
 def _accumulating(place: Place, target: ast.expr, value: ast.expr) -> Iterator[tuple[str, float]]:
@@ -62,8 +60,6 @@ def _accumulating(place: Place, target: ast.expr, value: ast.expr) -> Iterator[t
             yield f"{base}.setdefault({key}, {right})", 3.8
         case ast.Name() | ast.Attribute():
             yield from ((f"{left}.{method}({right})", 4.0) for method in COLLECTING)
-        case _:
-            pass
 
 
 def jumps(place: Place) -> Iterator[Mutation]:
@@ -80,8 +76,6 @@ def jumps(place: Place) -> Iterator[Mutation]:
             yield from _instead_of_return(place, value)
         case ast.Expr(value=value):
             yield from _discarded(place, value)
-        case _:
-            pass
 
 
 def _instead_of_return(place: Place, node: ast.expr | None) -> Iterator[Mutation]:
@@ -132,8 +126,6 @@ def _discarded(place: Place, node: ast.expr) -> Iterator[Mutation]:
                 yield place.replaced(f"yield from {text}", kind, 3.0)
             for code, cost in _kept(place, node, text):
                 yield place.replaced(code, "result thrown away", cost)
-        case _:
-            pass
 
 
 def _kept(place: Place, node: ast.expr, text: str) -> Iterator[tuple[str, float]]:
@@ -146,8 +138,6 @@ def _kept(place: Place, node: ast.expr, text: str) -> Iterator[tuple[str, float]
             yield from ((f"{name.id} = {text}", 2.6) for name in given if isinstance(name, ast.Name))
         case ast.Compare(left=left, ops=[ast.Eq(), *_], comparators=[right, *_]):
             yield f"{place.text(left)} = {place.text(right)}", 1.2
-        case _:
-            pass
     yield from ((f"{name} = {text}", 4.0) for name in place.names(node))
 
 
@@ -166,15 +156,11 @@ def branches(place: Place) -> Iterator[Mutation]:
     match block[:at][-1:], statement:
         case [ast.If(orelse=[])], ast.If() if source.text.startswith("if", start):
             yield place.change("elif and if", 2.2, Edit(start, start + 2, "elif"))
-        case _:
-            pass
     match statement:
         case ast.If(body=[body], orelse=[ast.stmt() as orelse]) if not isinstance(orelse, ast.If):
             first = Edit(*source.span(body), place.text(orelse))
             second = Edit(*source.span(orelse), place.text(body))
             yield place.change("branches swapped", 2.0, first, second)
-        case _:
-            pass
 
 
 def exceptions(place: Place) -> Iterator[Mutation]:
@@ -187,8 +173,6 @@ def exceptions(place: Place) -> Iterator[Mutation]:
         case ast.Raise(exc=ast.Call(func=raised) | (ast.expr() as raised)):
             yield place.replaced("pass", "raise dropped", 4.0)
             yield from _other_exceptions(place, raised, [])
-        case _:
-            pass
 
 
 def _other_exceptions(place: Place, node: ast.expr, seen: list[str]) -> Iterator[Mutation]:

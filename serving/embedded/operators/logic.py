@@ -35,8 +35,6 @@ def comparisons(place: Place, node: ast.Compare) -> Alternatives:
         case ["==" | "!="], [left, "None" | "True" | "False"]:
             yield left, "comparison dropped", 2.6
             yield negated(left), "comparison dropped", 2.6
-        case _:
-            pass
 
 
 def _compared(parts: list[str], signs: list[str]) -> str:
@@ -79,8 +77,6 @@ def booleans(place: Place, node: ast.expr) -> Alternatives:
             if isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
                 yield is_none(text, "is not"), "truth of None", 2.2
                 yield is_none(text), "truth of None", 3.0
-        case _:
-            pass
 
 
 def joined_conditions(place: Place, node: ast.BoolOp) -> Alternatives:

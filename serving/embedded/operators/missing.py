@@ -203,19 +203,25 @@ def attributes(place: Place) -> Iterator[Mutation]:
         return
     creates = function.name == "__init__"
     if scope.is_method and creates:
-        unread = [name for name in scope.parameters if name in scope.unread]
-        for name in scope.parameters:
-            cost = 2.0 if name in unread else 4.6
-            yield from _around(place, f"self.{name} = {name}", "missing attribute", cost)
-        if scope.owner is not None and scope.owner.bases:
-            yield from place.inserted(f"super().__init__({', '.join(unread)})", "missing base call", 2.8)
-            yield from place.inserted("super().__init__()", "missing base call", 3.0)
+        yield from _stored_parameters(place)
     cost = 3.0 if creates and "AttributeError" in place.hints.errors else 5.2
     for name in scope.own_attributes:
         for value in TABLE["attributes"]:
             yield from _around(place, f"self.{name} = {value}", "missing initial value", cost)
         for step in ("+= 1", "-= 1"):
             yield from _around(place, f"self.{name} {step}", "missing update", 5.2)
+
+
+def _stored_parameters(place: Place) -> Iterator[Mutation]:
+    """Propose what ``__init__`` often lacks: to store a parameter, and to call the base class."""
+    scope = place.scope
+    unread = [name for name in scope.parameters if name in scope.unread]
+    for name in scope.parameters:
+        cost = 2.0 if name in unread else 4.6
+        yield from _around(place, f"self.{name} = {name}", "missing attribute", cost)
+    if scope.owner is not None and scope.owner.bases:
+        yield from place.inserted(f"super().__init__({', '.join(unread)})", "missing base call", 2.8)
+        yield from place.inserted("super().__init__()", "missing base call", 3.0)
 
 
 def bindings(place: Place) -> Iterator[Mutation]:

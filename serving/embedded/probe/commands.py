@@ -433,12 +433,7 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
     bench.tree.restore()
     first = bench.units[:: max(1, len(bench.units) // FIRST_UNITS)][:FIRST_UNITS]
     own, _ = bench.outcomes(asked["seconds"], first)
-    names = top_level(bench.runner, [name for name in red if name in own])[:FIRST_NAMES]
-    started = time.monotonic()
-    chosen, _ = bench.outcomes(4 * took + 5, first, names) if names else ({}, "")
-    first_seconds = time.monotonic() - started
-    by_name = any(chosen.get(name) not in (None, "passed", "skipped") for name in red if name != STATUS)
-    names = names if by_name else []
+    names, first_seconds = selectable(bench, first, red, own, took)
     recorded = recorded_lines(bench, first, chosen_runs(bench, names, green, own), took)
     if not any(failing for failing, _ in recorded):
         recorded.append((True, bench.named(names)))  # a test that panics writes no profile
@@ -459,6 +454,28 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
         "imported": {},
         "kinds": {},
     }
+
+
+def selectable(
+    bench: Bench, units: Sequence[str], red: Sequence[str], own: dict[str, str], took: float
+) -> tuple[list[str], float]:
+    """Return the names by which the runner selects failing tests, and the seconds of a run of these.
+
+    There are no names if the runner selects none of these tests.
+
+    Args:
+        bench: Where they run.
+        units: What runs.
+        red: All failing tests.
+        own: The tests of the units, by name.
+        took: Seconds of the whole suite.
+    """
+    names = top_level(bench.runner, [name for name in red if name in own])[:FIRST_NAMES]
+    started = time.monotonic()
+    chosen, _ = bench.outcomes(4 * took + 5, units, names) if names else ({}, "")
+    seconds = time.monotonic() - started
+    failing = {chosen.get(name) for name in red if name != STATUS} - {None, "passed", "skipped"}
+    return names if failing else [], seconds
 
 
 def chosen_runs(

@@ -107,30 +107,39 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
             gc.freeze()
         channel.send(t="ready", ids=[item.nodeid for item in items])
 
-        def tried(index: int) -> tuple[dict[str, str] | None, bool]:
-            """Return the outcomes, None if there are none, and whether the candidate was swapped in."""
+        def replacements(index: int) -> tuple[list[Any] | None, bool]:
+            """Return functions with their new code; without any, None and whether the candidate changes nothing."""
             number, edits = task.candidates[index]
             try:
-                found = originals[task.files[number]].changes(edits, calls.ran)
+                changed = originals[task.files[number]].changes(edits, calls.ran)
             except (SyntaxError, ValueError, RecursionError):
                 return None, True
-            if not found or any(needed and key not in functions for key, (_, needed) in found.items()):
-                return None, found == {}
-            pairs = [(one, code) for key, (code, _) in found.items() for one in functions.get(key, ())]
+            if not changed or any(needed and key not in functions for key, (_, needed) in changed.items()):
+                return None, changed == {}
+            codes = [(functions.get(key, ()), code) for key, (code, _) in changed.items()]
+            return [(function, code) for live, code in codes for function in live], True
+
+        def fails_by_itself(node: str, before: list[Any]) -> bool:
+            """Tell whether a test fails after these tests with the original code too: in another order it may."""
+            order = tuple(item.nodeid for item in before)
+            if order not in sound:
+                alone = swapped_in(session, plugin, clock, items, before, [], task, anyway=True)
+                sound[order] = alone.get(node) == "passed"
+            return not sound[order]
+
+        def tried(index: int) -> tuple[dict[str, str] | None, bool]:
+            """Return the outcomes, None if there are none, and whether the candidate was swapped in."""
+            pairs, swapped = replacements(index)
+            if pairs is None:
+                return None, swapped
             first = [task.watching[place] for place in task.watched[index]]
             watching = [by_id[node] for node in first if node in by_id]
             follow = [*watching, *(item for item in others if item not in watching)]
             ended = swapped_in(session, plugin, clock, items, follow, pairs, task)
             broken = [node for node, outcome in ended.items() if task.regressed({node: outcome})]
             for node in [node for node in broken if node != "late"]:
-                # In another order, a test may fail by itself. Running it with the original code decides.
                 place = next((n for n, item in enumerate(follow) if item.nodeid == node), -1)
-                before = follow[: 1 + place]
-                order = tuple(item.nodeid for item in before)
-                if order not in sound:
-                    alone = swapped_in(session, plugin, clock, items, before, [], task, anyway=True)
-                    sound[order] = alone.get(node) == "passed"
-                if not sound[order]:
+                if fails_by_itself(node, follow[: 1 + place]):
                     del ended[node]
             if tree.small:
                 tree.restore()  # before the verdict: after it, the judge uses the copy

@@ -244,34 +244,47 @@ def spectrum(asked: dict[str, Any]) -> dict[str, Any]:
     return {"mode": "spectrum", "private": private, "seconds": seconds, "packed": pack(result, asked["room"])}
 
 
+def failing_tests(
+    ended: dict[str, dict[str, Any]], red: set[str]
+) -> tuple[dict[str, dict[str, Any]], set[str]]:
+    """Return the results of the failing tests, and the tests that fail here but not in the repository itself (`red`).
+
+    The latter fail because of the copy or the limits, so they are no evidence.
+    """
+    bad = {node: end for node, end in ended.items() if end["o"] not in ("passed", "skipped")}
+    doubted = set(bad) - red if red.intersection(bad) else set()
+    return {node: end for node, end in bad.items() if node not in doubted}, doubted
+
+
+def traced_tests(
+    bad: dict[str, dict[str, Any]], good: dict[str, dict[str, Any]], around: set[str]
+) -> set[str]:
+    """Select the tests that run under the tracer: the cheapest, and of equal ones those `around` failing tests first."""
+    hung = [node for node in sorted(bad) if bad[node]["o"] == "timeout"]
+    ending = [node for node in bad if node not in hung]
+    cheap_bad = sorted(ending, key=lambda node: (effort(bad[node]["s"]), node))[:FAILING] + hung[:HUNG]
+
+    def worth(node: str) -> tuple[int, int, str]:
+        near = (node.rpartition("::")[0] in around) + (node.partition("::")[0] in around)
+        return effort(good[node]["s"]), -near, node
+
+    return {*cheap_bad, *sorted(good, key=worth)[:PASSING]}
+
+
 def measure(tree: Tree, asked: dict[str, Any]) -> dict[str, Any]:
     """Run the suite without the tracer, then its failing and its cheapest passing tests with it."""
     suite = Suite(tree, asked["targets"], asked["extra"])
     started = time.monotonic()
     ended, whole = suite.run(None, asked["test_seconds"], asked["seconds"], False)
     suite_seconds = time.monotonic() - started
-    bad = {node: end for node, end in ended.items() if end["o"] not in ("passed", "skipped")}
-    # A test that fails here but not in the repository itself fails because of the copy or the limits: no
-    # evidence.
-    red = set(asked["red"] or ())
-    doubted = set(bad) - red if red.intersection(bad) else set()
-    bad = {node: end for node, end in bad.items() if node not in doubted}
+    bad, doubted = failing_tests(ended, set(asked["red"] or ()))
     good = {node: end for node, end in ended.items() if end["o"] == "passed"}
     slowest = max((end["s"] for end in good.values()), default=0.0)
     traced: dict[str, dict[str, Any]] = {}
     around = {node.rpartition("::")[0] for node in bad} | {node.partition("::")[0] for node in bad}
     if bad:
-        hung = [node for node in sorted(bad) if bad[node]["o"] == "timeout"]
-        ending = [node for node in bad if node not in hung]
-        cheap_bad = sorted(ending, key=lambda node: (effort(bad[node]["s"]), node))[:FAILING] + hung[:HUNG]
-
-        def worth(node: str) -> tuple[int, int, str]:
-            near = (node.rpartition("::")[0] in around) + (node.partition("::")[0] in around)
-            return effort(good[node]["s"]), -near, node
-
-        cheap_good = sorted(good, key=worth)[:PASSING]
-        limit = max(1.0, 10 * slowest)
-        traced, _ = suite.run({*cheap_bad, *cheap_good}, limit, asked["seconds"] / 2, True)
+        chosen = traced_tests(bad, good, around)
+        traced, _ = suite.run(chosen, max(1.0, 10 * slowest), asked["seconds"] / 2, True)
     failing = list(bad.values())
     watching, watched = watchers(traced, set(bad))
     beside = [end["s"] for node, end in good.items() if node.rpartition("::")[0] in around]
