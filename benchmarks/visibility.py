@@ -314,10 +314,11 @@ def shown_by_aider(
                 capture_output=True,
                 text=True,
             ).stdout
-            yield tokens, _shown_in_map(made, (*case.code, *case.tests))
+            yield tokens, shown_in_map(made, (*case.code, *case.tests))
 
 
-def _shown_in_map(made: str, files: Iterable[Changed]) -> Shown:
+def shown_in_map(made: str, files: Iterable[Changed]) -> Shown:
+    """Return the lines of some files that stand in aider's repository map."""
     shown = Shown()
     for file in files:
         block = re.search(rf"^{re.escape(file.path)}:\n((?:[│⋮].*\n?)*)", made, re.MULTILINE)
