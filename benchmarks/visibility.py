@@ -1,6 +1,6 @@
 """Measure whether a prompt below the whole repository shows the code that a fix changed, and its tests.
 
-    python benchmarks/visibility.py REPO ... [--cases 10] [--tokens 5000,10000,...] [--json FILE] [--misses]
+    python benchmarks/visibility.py REPO ... [--cases 10] [--tokens 5000,...] [--peers FOLDER] [--json FILE] [--misses]
 
 The cases are upstream fixes; the issue is the commit's message, and the repository is the parent commit. A fix is a commit
 that is no merge, whose title mentions a fix, a bug or a regression (and not style) or whose message closes an issue, and that
@@ -14,7 +14,11 @@ beside them. Comments and docstrings do not count. The tests count as visible if
 relevant tests are visible: the tests that the fix changes, and where it only adds tests, a test that uses a changed
 definition, or else the one beside.
 
-The text of m3agent is what `m3agent context --budget N --issue FILE` gives, without a tokenizer (3 bytes for a token).
+The text of m3agent is what `m3agent context --budget N --issue FILE` gives. With --peers, repomix and aider are installed in
+FOLDER, and all count with o200k_base. Repomix has no budget: its text ends where the budget does. Aider's text is its
+repository map, for the names and files that aider finds in the issue. It consists of lines without numbers: a line is visible
+if the map has a line with this text under the file. A map shows no bodies; so the table also says how often the definitions
+around the changed code are named. Without --peers, 3 bytes count as a token.
 """
 
 from __future__ import annotations
@@ -23,23 +27,40 @@ import argparse
 import ast
 import contextlib
 import json
+import os
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from itertools import pairwise, product
 from pathlib import Path
+from unittest import mock
 
+from m3agent.agent.context import overflow
 from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.context.languages import is_code
-from m3agent.agent.context.pack import pack
+from m3agent.agent.context.pack import arranged, collect
 from m3agent.agent.context.packer import PackOptions
+from m3agent.agent.context.selection.definitions import Definitions
 from m3agent.agent.context.selection.kinds import FileKind, kind_of
+from m3agent.agent.context.tokenizer.counter import open_counter
+from m3agent.agent.context.tokenizer.source import TokenizerSource, find_tokenizer
 from m3agent.agent.repo.repository import open_repository
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.context_peers import (
+    AIDER_MAP,
+    Packer,
+    install_aider,
+    install_repomix,
+    o200k_ranks,
+    o200k_tokenizer,
+)
 from benchmarks.selection import FIX, Fix, History
 
 BUDGETS = (5_000, 10_000, 20_000, 40_000, 80_000)
@@ -52,7 +73,8 @@ CHUNK = re.compile(
     r'^<(?P<tag>file|passages) path="(?P<path>[^"]+)"[^>]*>\n(?P<body>.*?)^</(?P=tag)>$',
     re.MULTILINE | re.DOTALL,
 )
-NUMBERED = re.compile(r"^(\d+)\t", re.MULTILINE)
+PACKED = re.compile(r'^<file path="([^"]+)">\n', re.MULTILINE)
+PASSAGE = re.compile(r"^… lines (\d+)-(\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -116,7 +138,7 @@ def _case(history: History, fix: Fix) -> Case | None:
     changed_tests = [each for path in sorted(tests) if (each := _changed(history, fix, path)).ranges]
     if not code or not changed_tests:
         return None
-    names = frozenset(name for each in code for name in _names(each))
+    names = frozenset(name for each in code for _, name in _definitions(each) if not name.startswith("__"))
     repository = history.repo.resolve()
     name = repository.parent.name if repository.name in ("repo", ".git") else repository.name
     return Case(name, fix, tuple(code), tuple(changed_tests), names)
@@ -156,16 +178,16 @@ def _only_documentation(start: int, number: int, documentation: frozenset[int]) 
     return documentation.issuperset(wanted)
 
 
-def _names(changed: Changed) -> Iterable[str]:
-    """Yield the names of the definitions around the changes of a file."""
+def _definitions(changed: Changed) -> Iterable[tuple[int, str]]:
+    """Yield line and name of each definition around the changes of a file."""
     for start, number in changed.ranges:
         indent = 1000
-        for line in reversed(changed.lines[: max(start, start + number - 1)]):
+        for place in range(max(start, start + number - 1), 0, -1):
+            line = changed.lines[place - 1]
             match = re.match(r"([ \t]*)(?:async +)?(?:def|class) +(\w+)", line)
             if match and len(match[1]) < indent:
                 indent = len(match[1])
-                if not match[2].startswith("__"):
-                    yield match[2]
+                yield place, match[2]
 
 
 def sees(changed: Changed, shown: Shown) -> bool:
@@ -202,13 +224,107 @@ def sees_tests(changed: Changed, names: frozenset[str], shown: Shown) -> bool:
     return sees(changed, shown)
 
 
-def shown_by_us(case: Case, history: History, tokens: int, cache: str) -> Shown:
+Contestant = Callable[[Case, History, Sequence[int]], Iterator[tuple[int, Shown]]]
+"""Yields what it shows in each budget."""
+
+
+def shown_by_us(
+    case: Case, history: History, budgets: Sequence[int], *, folder: str, tokenizer: TokenizerSource | None
+) -> Iterator[tuple[int, Shown]]:
+    """Yield what m3agent shows; the repository is read, and the files near the issue are divided, once for all budgets."""
     repository = open_repository(history.repo)
     checkout = Checkout(repository.host_git, case.fix.parent, shallow=False)
-    options = PackOptions(budget=tokens, issue=case.fix.message, cache=cache)
-    context = pack(checkout, options)
-    assert context.tokens <= tokens
-    return read_shown(context.text)
+    packing = collect(checkout, PackOptions(issue=case.fix.message, cache=folder, tokenizer=tokenizer))
+    packing.order()
+    dropped = packing.dropped
+    with mock.patch.object(overflow, "Definitions", cache(Definitions)):
+        for tokens in budgets:
+            packing.room, packing.dropped = tokens, [*dropped]
+            context = arranged(packing)
+            assert context.tokens <= tokens
+            yield tokens, read_shown(context.text)
+    packing.save()
+
+
+def contestants_of(peers: Path | None, tools: Sequence[str], folder: str) -> dict[str, Contestant]:
+    """Return these programs; without a folder for the others, only m3agent."""
+    if peers is None:
+        return {"m3agent": partial(shown_by_us, folder=folder, tokenizer=None)}
+    tokenizer = find_tokenizer(str(o200k_tokenizer(peers)), env={}, cache=str(peers))
+    assert tokenizer is not None
+    contestants: dict[str, Contestant] = {}
+    if "m3agent" in tools:
+        contestants["m3agent"] = partial(shown_by_us, folder=folder, tokenizer=tokenizer)
+    if "repomix" in tools:
+        count = open_counter(tokenizer).count
+        contestants["repomix"] = partial(shown_by_repomix, packer=install_repomix(peers), count=count)
+    if "aider" in tools:
+        contestants["aider"] = partial(shown_by_aider, python=install_aider(peers), ranks=o200k_ranks(peers))
+    return contestants
+
+
+@contextlib.contextmanager
+def checked_out(history: History, commit: str) -> Iterator[Path]:
+    """Provide a clone in which a commit is checked out."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "repo"
+        history.git("clone", "--quiet", "--shared", "--no-checkout", str(history.repo.resolve()), str(place))
+        subprocess.run(["git", "-C", str(place), "checkout", "--quiet", "--detach", commit], check=True)
+        yield place
+
+
+def shown_by_repomix(
+    case: Case, history: History, budgets: Sequence[int], *, packer: Packer, count: Callable[[str], int]
+) -> Iterator[tuple[int, Shown]]:
+    """Yield what stands in repomix's text before the budget ends."""
+    with checked_out(history, case.fix.parent) as place:
+        output = place.parent / "packed.xml"
+        subprocess.run(packer.pack(place, output), check=True, capture_output=True)
+        text = output.read_text()
+    starts = [0, *(match.start() for match in PACKED.finditer(text)), len(text)]
+    for tokens in budgets:
+        shown, left = Shown(), tokens
+        for start, end in pairwise(starts):
+            part = text[start:end]
+            used = count(part)
+            match = PACKED.match(part)
+            if match and used <= left:
+                shown.whole.add(match[1])
+            elif match:
+                # the same share of its characters as of its tokens
+                cut = part[: max(0, left) * len(part) // used]
+                shown.lines[match[1]] = set(range(1, cut.count("\n")))
+            left -= used
+            if left <= 0:
+                break
+        yield tokens, shown
+
+
+def shown_by_aider(
+    case: Case, history: History, budgets: Sequence[int], *, python: Path, ranks: Path
+) -> Iterator[tuple[int, Shown]]:
+    """Yield the lines of aider's repository map."""
+    with checked_out(history, case.fix.parent) as place:
+        for tokens in budgets:
+            made = subprocess.run(
+                [python, "-c", AIDER_MAP, str(place), str(tokens)],
+                input=case.fix.message,
+                env={**os.environ, "TIKTOKEN_CACHE_DIR": str(ranks.parent)},
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+            yield tokens, shown_in_map(made, (*case.code, *case.tests))
+
+
+def shown_in_map(made: str, files: Iterable[Changed]) -> Shown:
+    """Return the lines of some files that stand in aider's repository map."""
+    shown = Shown()
+    for file in files:
+        block = re.search(rf"^{re.escape(file.path)}:\n((?:[│⋮].*\n?)*)", made, re.MULTILINE)
+        here = {line[1:].rstrip() for line in block[1].split("\n")} if block else set()
+        shown.lines[file.path] = {n for n, line in enumerate(file.lines, start=1) if line.rstrip() in here}
+    return shown
 
 
 def read_shown(text: str) -> Shown:
@@ -219,7 +335,8 @@ def read_shown(text: str) -> Shown:
             shown.whole.add(match["path"])
         else:
             numbers = shown.lines.setdefault(match["path"], set())
-            numbers.update(int(number) for number in NUMBERED.findall(match["body"]))
+            for first, last in PASSAGE.findall(match["body"]):
+                numbers.update(range(int(first), int(last) + 1))
     return shown
 
 
@@ -227,45 +344,53 @@ def read_shown(text: str) -> Shown:
 class Row:
     """The result of one case in one budget."""
 
+    tool: str
     repository: str
     commit: str
     title: str
     tokens: int
     code: bool
     tests: bool
+    named: bool
+    """Whether the first lines of all definitions around the changes of the code are visible."""
 
 
-def measure(history: History, number: int, budgets: Sequence[int], cache: str) -> list[Row]:
-    rows: list[Row] = []
-    for case in cases_of(history, number):
-        for tokens in budgets:
-            shown = shown_by_us(case, history, tokens, cache)
-            rows.append(
-                Row(
-                    case.repository,
-                    case.fix.commit[:10],
-                    case.fix.message.partition("\n")[0],
-                    tokens,
-                    all(sees(each, shown) for each in case.code),
-                    all(sees_tests(each, case.names, shown) for each in case.tests),
-                )
-            )
-    return rows
+def measure(
+    history: History, number: int, budgets: Sequence[int], contestants: Mapping[str, Contestant]
+) -> list[Row]:
+    return [
+        Row(
+            tool,
+            case.repository,
+            case.fix.commit[:10],
+            case.fix.message.partition("\n")[0],
+            tokens,
+            all(sees(each, shown) for each in case.code),
+            all(sees_tests(each, case.names, shown) for each in case.tests),
+            all(shown.has(each.path, {line for line, _ in _definitions(each)}) for each in case.code),
+        )
+        for case in cases_of(history, number)
+        for tool, contestant in contestants.items()
+        for tokens, shown in contestant(case, history, budgets)
+    ]
 
 
 def report(rows: Sequence[Row]) -> str:
     """Return the shares as a table."""
     budgets = sorted({row.tokens for row in rows})
-    lines = [f"{'tokens':36}" + "".join(f"{tokens:>10,}" for tokens in budgets)]
-    for repository in [*dict.fromkeys(row.repository for row in rows), ""]:
-        chosen = [row for row in rows if not repository or row.repository == repository]
+    lines = [f"{'tokens':46}" + "".join(f"{tokens:>15,}" for tokens in budgets)]
+    repositories = [*dict.fromkeys(row.repository for row in rows), ""]
+    for tool, repository in product(dict.fromkeys(row.tool for row in rows), repositories):
+        chosen = [row for row in rows if row.tool == tool and repository in ("", row.repository)]
         number = len({(row.repository, row.commit) for row in chosen})
         cells = "".join(
             f"{statistics.fmean(row.code for row in chosen if row.tokens == tokens):>5.0%}"
             f"{statistics.fmean(row.tests for row in chosen if row.tokens == tokens):>5.0%}"
+            f"{statistics.fmean(row.named for row in chosen if row.tokens == tokens):>5.0%}"
             for tokens in budgets
         )
-        lines.append(f"{(repository or 'all') + f' ({number}), code and tests':36}{cells}")
+        label = f"{tool}, {repository or 'all'} ({number}), code, tests, named"
+        lines.append(f"{label:46}{cells}")
     return "\n".join(lines)
 
 
@@ -275,18 +400,23 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=10, help="fixes of each repository")
     parser.add_argument("--tokens", default=",".join(map(str, BUDGETS)))
     parser.add_argument("--misses", action="store_true", help="name the fixes whose code is not visible")
+    parser.add_argument(
+        "--peers", type=Path, metavar="FOLDER", help="compare with repomix and aider, installed here"
+    )
+    parser.add_argument("--tools", default="m3agent,repomix,aider", help="what to compare, with --peers")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     budgets = [int(number) for number in arguments.tokens.split(",")]
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory() as folder:
+        contestants = contestants_of(arguments.peers, arguments.tools.split(","), folder)
         for repo in arguments.repositories:
-            rows += measure(History(repo, None), arguments.cases, budgets, cache)
+            rows += measure(History(repo, None), arguments.cases, budgets, contestants)
     print(report(rows))
     if arguments.misses:
         for row in rows:
             if not row.code:
-                print(f"{row.tokens:>7,} {row.repository:20.20} {row.commit} {row.title:.80}")
+                print(f"{row.tool} {row.tokens:>7,} {row.repository:20.20} {row.commit} {row.title:.80}")
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
 

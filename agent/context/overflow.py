@@ -25,8 +25,8 @@ from m3agent.agent.context.types import Context, PackedFile
 
 INSTRUCTIONS_SHARE = 10
 """Instruction files of the repository may use one part in this many of the budget."""
-NOTE_SHARE = 20
-"""Reserve one part in this many of the budget for the folders and the names of omitted files."""
+NOTE_SHARE, MOST_FOR_NOTE = 20, 1_500
+"""Reserve one part in this many of the budget, but not more tokens, for the folders and the names of omitted files."""
 _MOST_FOLDERS = 60
 _TOKENS_PER_FOLDER = 200
 """Show at most one folder for this many tokens of the budget."""
@@ -81,7 +81,7 @@ class _Shown:
                     Source(candidate.path, text, outline, candidate.tokens, each.kind, each.relevance),
                 )
             )
-        definitions = Definitions([source for _, source in files], self.packing.options.issue)
+        definitions = Definitions(tuple(source for _, source in files), self.packing.options.issue)
         wanted = room
         for _ in range(_MOST_TRIES):
             made: dict[int, int | None] = {}
@@ -121,7 +121,7 @@ def arrange(packing: Packing, budget: int) -> Context:
         chosen = select(
             shown.candidates,
             options.issue,
-            budget - used - budget // NOTE_SHARE,
+            budget - used - min(budget // NOTE_SHARE, MOST_FOR_NOTE),
             store,
             outline_tokens=shown.outline_tokens,
             divide=shown.divide,

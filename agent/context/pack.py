@@ -19,6 +19,11 @@ def pack(checkout: Checkout, options: PackOptions) -> Context:
         UsageError: The tokenizer cannot be used; or patterns are given for a repository without a work tree.
         EnvironmentFault: git failed.
     """
+    return written(collect(checkout, options), lambda path, most: _first_bytes(checkout, path, most))
+
+
+def collect(checkout: Checkout, options: PackOptions) -> Packing:
+    """Return the pack with all files and their history, for `written`. Raises the errors of `pack`."""
     history = None if checkout.shallow else HistoryReader(checkout.repository, checkout.head, options.cache)
     packing = Packing(options)
     if checkout.repository.root is None:
@@ -32,7 +37,7 @@ def pack(checkout: Checkout, options: PackOptions) -> Context:
         packing.add_tree(checkout.repository, checkout.take_listing())
     if history is not None:
         packing.set_history(history.result())
-    return written(packing, lambda path, most: _first_bytes(checkout, path, most))
+    return packing
 
 
 def written(packing: Packing, read: Callable[[str, int], bytes | None]) -> Context:
@@ -42,10 +47,10 @@ def written(packing: Packing, read: Callable[[str, int], bytes | None]) -> Conte
         from m3agent.agent.context import excerpt
 
         named = excerpt.excerpts_of_named(packing, lambda path: read(path, excerpt.READ_BYTES))
-        context = _arranged(packing)
+        context = arranged(packing)
         excerpt.add_to(context, named)
     else:
-        context = _arranged(packing)
+        context = arranged(packing)
     packing.save()
     return context
 
@@ -60,7 +65,7 @@ def _first_bytes(checkout: Checkout, path: str, most: int) -> bytes | None:
     return None if isinstance(found, rules.Reason) else found
 
 
-def _arranged(packing: Packing) -> Context:
+def arranged(packing: Packing) -> Context:
     """Return the context with all files in order, or with a selection if they exceed the budget."""
     budget = packing.room
     note = packing.not_shown(budget)

@@ -48,10 +48,10 @@ _HEAD = 0.8
 """For the beginning of a file, its imports: this share of its best piece's score."""
 _TEST_SIZE = 0.15
 """A test's score is divided by its size to this power."""
-_TESTS_SHARE = 0.37
+_TESTS_SHARE = 0.3
 """Share of the room for tests and their support; the rest is for other code."""
-_WHOLE = 0.97
-"""A file is shown whole if its chosen pieces take at least this share of its tokens: their lines have numbers."""
+_WHOLE = 0.9
+"""A file is shown whole if its chosen pieces take at least this share of its tokens."""
 _FRAME_BYTES, _FRAME_TOKENS = 60, 20
 """Size of the delimiters around a file's passages."""
 _K1, _B = 1.2, 0.5

@@ -134,24 +134,26 @@ def find_passages(path: str, text: str, outline: str, clues: Clues) -> list[Pass
 def write_passages(text: str, passages: Sequence[Passage], size: int) -> str:
     """Return the best passages in at most `size` bytes, in the order of the file.
 
-    Each line begins with its number and a tab. A line with `…` stands for lines between two passages.
+    Before each passage stands a line like `… lines 12-40`. Numbers of all lines would take a tenth of the tokens.
     """
     lines = text.split("\n")
     shown: dict[int, str] = {}
     for number in (number for each in passages for number in range(each.first, each.last + 1)):
         if number in shown:
             continue
-        line = _shortened(f"{number}\t{lines[number - 1]}")
-        size -= _bytes(line) + (0 if number - 1 in shown else len("…\n".encode()))
+        line = _shortened(lines[number - 1])
+        size -= _bytes(line) + (0 if number - 1 in shown else _bytes(_heading(Passage(number, len(lines)))))
         if size < 0:
             break
         shown[number] = line
     written: list[str] = []
-    for number in sorted(shown):
-        if written and number - 1 not in shown:
-            written.append("…")
-        written.append(shown[number])
+    for passage in merged(Passage(number, number) for number in shown):
+        written += _heading(passage), *(shown[number] for number in range(passage.first, passage.last + 1))
     return "\n".join(written)
+
+
+def _heading(passage: Passage) -> str:
+    return f"… lines {passage.first}-{passage.last}"
 
 
 def write_outline(outline: str, clues: Clues, size: int) -> str:
@@ -323,10 +325,8 @@ class Piece:
 
     def size(self, lines: Sequence[str]) -> int:
         """Return the number of bytes that the piece takes as a passage."""
-        return sum(
-            min(len(lines[number - 1].encode()), LONGEST_LINE) + len(str(number)) + 2
-            for number in self.numbers()
-        )
+        text = sum(min(len(lines[number - 1].encode()), LONGEST_LINE) + 1 for number in self.numbers())
+        return text + sum(_bytes(_heading(part)) for part in self.ranges)
 
 
 @dataclass(frozen=True)

@@ -77,10 +77,11 @@ def test_without_outline_and_clues_the_file_begins() -> None:
     assert not found("")
 
 
-def test_passages_are_numbered_and_gaps_are_marked() -> None:
+def test_a_line_before_each_passage_names_its_lines() -> None:
     text = "a\nb\nc\nd\ne"
-    assert write_passages(text, [Passage(4, 4), Passage(1, 2)], 100) == "1\ta\n2\tb\n…\n4\td"
-    assert write_passages(text, [Passage(4, 4), Passage(1, 2)], 10) == "4\td"
+    assert write_passages(text, [Passage(4, 4), Passage(1, 2)], 100) == "… lines 1-2\na\nb\n… lines 4-4\nd"
+    assert write_passages(text, [Passage(4, 4), Passage(1, 2)], 25) == "… lines 4-4\nd"
+    assert write_passages(text, [Passage(1, 2), Passage(3, 4)], 100) == "… lines 1-4\na\nb\nc\nd"
     assert write_passages("x" * 10_000, [Passage(1, 1)], 2000).endswith("xxx…")
 
 
