@@ -101,7 +101,7 @@ def always_the_same(name: str, node: Function | ast.Lambda) -> bool:
     useful = [each for each in returned if not (isinstance(each, ast.Name) and each.id == "NotImplemented")]
     if not useful:
         return False
-    truths = {_truth(each) for each in useful}
+    truths = {truth_of(each) for each in useful}
     if len(useful) == len(returned) and truths == {COMPARISONS[name]}:
         return True
     if truths <= {not COMPARISONS[name]}:
@@ -116,19 +116,20 @@ def _returned(node: Function | ast.Lambda, inside: Iterable[ast.AST]) -> list[as
     return [each.value for each in inside if isinstance(each, ast.Return) and each.value is not None]
 
 
-def _truth(node: ast.expr) -> bool | None:
+def truth_of(node: ast.expr) -> bool | None:
+    """Return whether an expression is true or false whatever its names stand for; None if that depends on them."""
     match node:
         case ast.Constant(value=value):
             return bool(value)
         case ast.UnaryOp(op=ast.Not(), operand=value):
-            truth = _truth(value)
+            truth = truth_of(value)
             return None if truth is None else not truth
         case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]) if ast.dump(
             left
         ) == ast.dump(right):
             return True
-        case ast.BoolOp(op=ast.Or(), values=values) if any(_truth(each) for each in values):
+        case ast.BoolOp(op=ast.Or(), values=values) if any(truth_of(each) for each in values):
             return True
         case ast.Call(func=ast.Name(id="bool"), args=[value]):
-            return _truth(value)
+            return truth_of(value)
     return None

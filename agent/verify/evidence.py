@@ -13,7 +13,7 @@ from m3agent.agent.verify.pair import NO_REPEATS, Repeats
 from m3agent.agent.verify.review import Finding
 from m3agent.agent.verify.scope import Scope
 from m3agent.agent.verify.tree_runs import MadeRun
-from m3agent.tools.runners.suites import file_of, is_named, without_suite
+from m3agent.tools.runners.suites import file_of, function_of, is_named, without_suite
 from m3agent.tools.test_report import EMPTY, TestReport
 from m3agent.util.sanitize import last_line
 
@@ -32,16 +32,17 @@ class Changes:
     after: TestReport
 
     @cached_property
-    def _inside(self) -> dict[str, set[str]]:
+    def inside(self) -> dict[str, set[str]]:
+        """The tests with a result after, by the id of each class, file and folder that contains them."""
         return members(self.after.red | {*self.after.passed})
 
     def _red_inside(self, ident: str) -> set[str]:
-        return self._inside.get(ident, set()) & self.after.red
+        return self.inside.get(ident, set()) & self.after.red
 
     @cached_property
     def fixed(self) -> set[str]:
         """Tests that are red before and green after."""
-        green = {*self.after.passed} | self._inside.keys()
+        green = {*self.after.passed} | self.inside.keys()
         return {i for i in self.before.red & green - self.after.red if not self._red_inside(i)}
 
     @cached_property
@@ -108,6 +109,8 @@ class Evidence:
     """The runs on both codes of the test files that the patch changes, as the patch leaves them."""
     rerun_flaky: frozenset[str] = frozenset()
     """Tests that reruns found to be flaky. They count neither way."""
+    vacuous: frozenset[str] = frozenset()
+    """Tests of the patch that cannot fail once they run, as `tests/test_a.py::test_b`."""
     pinned: frozenset[str] = frozenset()
     """Existing tests that check the behaviour which the issue changes, as the model or `--pinned` named them."""
     lessened: tuple[str, ...] = ()
@@ -176,22 +179,38 @@ class Evidence:
         A changed test must be green on both trees without its change: a test that was red could have been weakened. An added
         one is red on the old code also if its file cannot be imported or compiled there, as in a file that the patch adds.
         """
-        if not self.own[1].complete or self.changes.fixed:
+        if not self.own[1].complete or self.turned_green:
             return set()
         red, green = self.own
         changed = {*self.before.passed} & {*self.after.passed}
         inside = {ident for ident in self.written if red.red & containers(ident)}
-        return ((self.written | changed) & red.red | inside) & {*green.passed} - self.rerun_flaky
+        shown = ((self.written | changed) & red.red | inside) & {*green.passed} - self.rerun_flaky
+        return {ident for ident in shown if not self.is_vacuous(ident)}
+
+    @cached_property
+    def turned_green(self) -> set[str]:
+        """Tests that are red before and green after, without tests that the patch adds and that cannot fail."""
+        inside = self.changes.inside
+        return {
+            ident
+            for ident in self.changes.fixed
+            if file_of(ident) not in self.added
+            or not all(map(self.is_vacuous, inside.get(ident, set()) & {*self.after.passed} or {ident}))
+        }
+
+    def is_vacuous(self, ident: str) -> bool:
+        """Return whether a test is one of the patch that cannot fail."""
+        return function_of(without_suite(ident)) in self.vacuous
 
     @cached_property
     def fixed(self) -> set[str]:
         """Tests that show a fix. The repository's own tests are better evidence than `shown`."""
-        return self.changes.fixed or self.shown
+        return self.turned_green or self.shown
 
     @cached_property
     def own_only(self) -> bool:
         """Whether only tests that the patch adds or changes show a fix."""
-        return all(file_of(ident) in self.added for ident in self.changes.fixed) and bool(self.fixed)
+        return all(file_of(ident) in self.added for ident in self.turned_green) and bool(self.fixed)
 
     @cached_property
     def own_red(self) -> set[str]:

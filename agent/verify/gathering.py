@@ -57,6 +57,7 @@ from m3agent.agent.verify.trees import (
     trees_with_new_tests,
     with_changed_tests,
 )
+from m3agent.agent.verify.vacuous_tests import vacuous_tests
 from m3agent.agent.verify.weaker_tests import (
     changed_as_delivered,
     changed_expectations,
@@ -128,7 +129,7 @@ async def gather(work: Work) -> Evidence:
         return of_suites(whole, {suite.name for suite in chosen}) if left_out else whole
 
     work = replace(work, runs=runs, baseline=None if baseline is None else of_chosen)
-    copies = _CopyRuns(runs, work.files)
+    copies = CopyRuns(runs, work.files)
     try:
         evidence = await _with_runs(work, copies)
         if not work.files.tests.learn(evidence.before.ids).isdisjoint(patch.paths):
@@ -146,7 +147,7 @@ async def gather(work: Work) -> Evidence:
     return evidence
 
 
-async def _with_runs(work: Work, copies: _CopyRuns) -> Evidence:
+async def _with_runs(work: Work, copies: CopyRuns) -> Evidence:
     """Run the tests of both trees, and run those again that could change the verdict."""
     started, workspace, patch, runs = time.monotonic(), work.workspace, work.patch, work.runs
     trees = await asyncio.to_thread(trees_to_compare, work.files)
@@ -191,7 +192,7 @@ def _start_ahead(work: Work, old: Pair, beside: Sequence[Pair]) -> None:
 
 
 async def _run_beside(
-    pair: Pair | None, copies: _CopyRuns, added: Collection[str], known: TestReport | None
+    pair: Pair | None, copies: CopyRuns, added: Collection[str], known: TestReport | None
 ) -> Reports | None:
     """Run tests that the patch adds or changes. Begin with copies of those that seem fixed, if the baseline is known."""
     if pair is None:
@@ -207,7 +208,7 @@ class _Again:
     """Runs tests again that could change the verdict."""
 
     work: Work
-    copies: _CopyRuns
+    copies: CopyRuns
     added: Pair
     """The trees with the test files that the patch adds. Tests of different pairs never run in one process."""
     own: Pair | None
@@ -326,7 +327,8 @@ class _Again:
     ) -> tuple[CopiesSeen, Repeats]:
         """Run copies of the fixed tests, and compare both trees if a test is red in some of the further runs."""
         files = {*evidence.added, *map(file_of, evidence.new_tests)}
-        copies, compared = self.copies.begin(tree, evidence.fixed, files), NO_REPEATS
+        reviewed = bool(_hidden(evidence, self.work.files))
+        copies, compared = self.copies.begin(tree, evidence.fixed, files, reviewed=reviewed), NO_REPEATS
         if repeats is not None:
             reports = await repeats
             pair = replace(self.suite.pair, selection=self._in_time())
@@ -368,6 +370,11 @@ def _read(work: Work, trees: Trees) -> Evidence:
         inseparable=trees.inseparable,
         seconds=work.seconds,
         pinned=work.pinned,
+        vacuous=frozenset(
+            f"{path}::{name}"
+            for path in filter(files.tests.is_test, paths)
+            for name in (vacuous_tests(files.new(path)) if path.endswith(".py") else ())
+        ),
         findings=findings_of(files.contents(undone)),
     )
 
@@ -418,7 +425,7 @@ def _hidden(evidence: Evidence, files: PatchedFiles) -> tuple[Finding, ...]:
     return findings_at(places, lambda path: files.new(path) or b"")
 
 
-class _CopyRuns:
+class CopyRuns:
     """Runs inverted copies of fixed tests, the same ones only once."""
 
     def __init__(self, runs: TreeRuns, files: PatchedFiles) -> None:
@@ -434,12 +441,26 @@ class _CopyRuns:
     def _may_change_comparisons(self) -> bool:
         return may_change_comparisons(self._files.contents())
 
-    def begin(self, tree: str, fixed: Collection[str], added: Collection[str]) -> asyncio.Task[CopiesSeen]:
-        """Run copies of tests that are fixed, or seem to be while others still run."""
+    @cached_property
+    def _decides_comparisons(self) -> bool:
+        return may_change_comparisons(self._files.contents(), classes=False)
+
+    @cached_property
+    def _needs_review(self) -> bool:
+        return bool(findings_of(self._files.contents()))
+
+    def begin(
+        self, tree: str, fixed: Collection[str], added: Collection[str], *, reviewed: bool = False
+    ) -> asyncio.Task[CopiesSeen]:
+        """Run copies of tests that are fixed, or seem to be while others still run.
+
+        Args:
+            reviewed: Whether the test runs showed that a person must read lines of the patch.
+        """
         own = frozenset(map(file_of, fixed)) & {*added}
-        key = tree, frozenset(fixed), own
+        key = tree, frozenset(fixed), own, reviewed
         if key not in self._begun:
-            self._begun[key] = asyncio.create_task(self._run(tree, fixed, own))
+            self._begun[key] = asyncio.create_task(self._run(tree, fixed, own, reviewed=reviewed))
         return self._begun[key]
 
     async def close(self) -> None:
@@ -448,14 +469,19 @@ class _CopyRuns:
             task.cancel()
         await asyncio.gather(*self._begun.values(), return_exceptions=True)
 
-    async def _run(self, tree: str, fixed: Collection[str], own: Collection[str]) -> CopiesSeen:
+    async def _run(
+        self, tree: str, fixed: Collection[str], own: Collection[str], *, reviewed: bool
+    ) -> CopiesSeen:
         async def run(variants: Sequence[Variant], idents: Collection[str]) -> list[Reading]:
             name = f"verify-inverted-{next(self._number)}"
             return await self._runs.run_variants(tree, name, variants, idents, SECONDS)
 
         async def run_group(group: Collection[str]) -> CopiesSeen:
             copies = await asyncio.to_thread(self._copies, tree, group)
-            return CopiesSeen() if copies is None else await run_copies(copies, run)
+            if copies is None:
+                return CopiesSeen()
+            hidden = reviewed or self._needs_review
+            return await run_copies(copies, run, with_hidden=hidden, with_unchanged=self._decides_comparisons)
 
         added = {ident for ident in fixed if file_of(ident) in own}
         groups = [group for group in ({*fixed} - added, added) if group]  # never in one process

@@ -233,9 +233,12 @@ def nothing_ran(evidence: Evidence) -> str:
 
 @_rule("unverified")
 def no_red_test(evidence: Evidence) -> str:
-    """No test fails without the patch."""
-    shows = "no test was red before the patch, so none shows that it fixes the issue"
-    return "" if evidence.fixed or evidence.still_red else shows
+    """No test fails without the patch, or only tests of the patch do so that cannot fail once they run, as with `assert True`."""
+    if evidence.fixed or evidence.still_red:
+        return ""
+    if vacuous := sorted(filter(evidence.is_vacuous, evidence.new_tests)):
+        return f"{first_of(vacuous, 1)} cannot fail, so no test shows that the patch fixes the issue"
+    return "no test was red before the patch, so none shows that it fixes the issue"
 
 
 @_rule("unverified")
@@ -343,7 +346,7 @@ def needs_review(evidence: Evidence) -> str:
 @_rule("verified")
 def fixed(evidence: Evidence) -> str:
     """A test fails without the patch and passes with it."""
-    sentence = _about(evidence.changes.fixed, "red before, green after; nothing else turned red")
+    sentence = _about(evidence.turned_green, "red before, green after; nothing else turned red")
     return sentence and sentence + _rest(evidence)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.verify import gathering
+from m3agent.agent.verify.inverted_runs import CopiesSeen
 from m3agent.agent.verify.pair import FREE_SECONDS, Repeats
 from m3agent.agent.verify.patched_files import PatchedFiles
 from m3agent.agent.verify.rules import Verdict
@@ -163,6 +164,37 @@ def test_without_a_changed_test_file_there_are_no_such_trees(
 ) -> None:
     workspace, patch = patched(tmp_path, BASE, changes)
     assert trees_with_new_tests(PatchedFiles(workspace, patch)) is None
+
+
+COMPARES = "class Sum(int):\n    def __eq__(self, other):\n        return int(self) == int(other)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "reviewed", "wanted"),
+    [
+        ("x = 2\n", False, (False, False)),
+        ("x = 2\n", True, (True, False)),
+        ("import sys\nx = sys._getframe()\n", False, (True, False)),
+        (COMPARES, False, (False, True)),
+    ],
+)
+async def test_only_variants_run_that_could_decide(
+    code: str, reviewed: bool, wanted: tuple[bool, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden values matter beside lines for review, and the unchanged test beside code that decides comparisons."""
+    tests = "import calc\ndef test_x():\n    assert calc.x == 2\n"
+    workspace, patch = patched(tmp_path, {"calc.py": "x = 1\n", "test_calc.py": tests}, {"calc.py": code})
+    chosen = list[tuple[bool, bool]]()
+
+    async def run_copies(_: object, run: object, *, with_hidden: bool, with_unchanged: bool) -> CopiesSeen:
+        chosen.append((with_hidden, with_unchanged))
+        return CopiesSeen()
+
+    monkeypatch.setattr(gathering, "run_copies", run_copies)
+    runs = TreeRuns(SandboxesAhead(workspace.store, memory_sandbox), tmp_path)
+    copies = gathering.CopyRuns(runs, PatchedFiles(workspace, patch))
+    await copies.begin(patch.tree, {"test_calc.py::test_x"}, (), reviewed=reviewed)
+    assert chosen == [wanted]
 
 
 # -- whole verifications -----------------------------------------------------------------------------------------------
@@ -971,7 +1003,7 @@ async def test_few_changed_tests_run_beside_the_old_ones(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are new functions of a file of real Python; the old tests show nothing."""
-    old, new = "def test_x(): pass\n", "def test_x(): pass\ndef test_y(): pass\n"
+    old, new = "def test_x(): pass\n", "def test_x(): pass\ndef test_y(): open('calc.py')\n"
 
     def run_tests(files: Mapping[str, str], targets: Sequence[str], _: bool) -> tuple[dict[str, str], bool]:
         outcomes = {"test_calc.py::test_x": "passed"}
