@@ -25,6 +25,10 @@ UNTESTABLE = "cannot be tested here"
 """Start of the reason of a verdict if files or suites cannot run here."""
 NO_RUN = "no test could run"
 """Start of the reason of a verdict if the test program ended before any result."""
+STATES = "what the issue changes"
+"""Part of the reason of a verdict if the patch breaks only tests that state what the issue changes."""
+NEEDS_REVIEW = "needs review"
+"""Start of the reason of a verdict if a person must read lines of the patch."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +261,7 @@ def pinned(evidence: Evidence) -> str:
     if not tests:
         return ""
     states = "states" if len(tests) == 1 else "state"
-    return f"{counted(len(tests), 'test')} {states} what the issue changes: {first_of(tests, 1)} ({_otherwise(evidence, 'pinned')})"
+    return f"{counted(len(tests), 'test')} {states} {STATES}: {first_of(tests, 1)} ({_otherwise(evidence, 'pinned')})"
 
 
 @_rule("unverified", "delivered")
@@ -338,7 +342,7 @@ def needs_review(evidence: Evidence) -> str:
     first, *others = evidence.review
     more = f", and {len(others)} more" if others else ""
     return (
-        f"needs review: {first.path}:{first.line} {first.what}{more}; its tests cannot show that it works "
+        f"{NEEDS_REVIEW}: {first.path}:{first.line} {first.what}{more}; its tests cannot show that it works "
         f"({_otherwise(evidence, 'needs_review')})"
     )
 
