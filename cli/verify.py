@@ -51,7 +51,7 @@ CONTRADICTS = (
 """What to do if tests state what the issue changes."""
 MAY_PIN = "If the issue asks to change what the broken tests check, verify with"
 MOST_PINNED = 10
-"""Most broken tests for which the options are shown. The issue hardly asks to change more."""
+"""Most options that are shown. If more tests are broken, each option names a test with all of its parameters."""
 MANIFESTS = re.compile(
     r"(?:requirements|constraints)[^/]*\.(?:txt|in)|pyproject\.toml|setup\.(?:cfg|py)|package\.json|go\.mod|Cargo\.toml|pom\.xml|"
     r"composer\.json|Gemfile|[^/]+\.(?:csproj|fsproj|gemspec)|(?:build|settings)\.gradle(?:\.kts)?|mix\.exs"
@@ -187,9 +187,12 @@ def _next_step(found: Statement) -> str:
     """Return what to do after a verdict."""
     from m3agent.agent.certificate.table import NEXT
     from m3agent.agent.verify.rules import NEEDS_REVIEW, NO_RUN, NOT_TESTED, STATES, UNTESTABLE
+    from m3agent.tools.runners.suites import function_of
 
     verdict, reason = found.predicate.verdict, found.predicate.reason
     broken = [test.id for test in found.predicate.tests.broken]
+    if len(broken) > MOST_PINNED:
+        broken = sorted({*map(function_of, broken)})
     step = f"next: {NEXT[verdict]}"
     if reason.startswith(NOT_TESTED):
         step = OTHER_PYTHON
