@@ -357,7 +357,7 @@ def fixed(evidence: Evidence) -> str:
 @_rule("verified")
 def shown(evidence: Evidence) -> str:
     """A test does so that the patch adds to or changes in an existing file, and no other test shows a fix."""
-    added = "added" if evidence.changes.before.ids.isdisjoint(evidence.shown) else "added or changed"
+    added = "added" if evidence.before.ids.isdisjoint(evidence.shown) else "added or changed"
     sentence = _about(evidence.shown, f"{added} by the patch: red on the old code, green on the new")
     return sentence and sentence + _rest(evidence)
 
