@@ -22,8 +22,8 @@ from pathlib import Path, PurePosixPath
 from benchmarks.common import name_of
 from benchmarks.mining import REPAIRS, open_history
 
+from m3agent.agent.verify.changed_tests import only_adds
 from m3agent.agent.verify.review import Finding, findings_of
-from m3agent.agent.verify.weaker_tests import only_adds
 from m3agent.sandbox.store.git import GitFailed, TreeStore
 from m3agent.tools.runners.python import is_test_file, is_test_module
 

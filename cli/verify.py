@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from m3agent.agent.certificate.statement import Statement
     from m3agent.agent.patches.change import Source
     from m3agent.agent.patches.verification import VerifyRequest
-    from m3agent.agent.verify.rules import Verdict
 
 SETTINGS = (
     *("image", "environment", "dockerfile", "sandbox", "allow_net"),
@@ -42,6 +42,14 @@ SETTINGS = (
 """The settings that a verification needs."""
 OTHER_PYTHON = "next: name an image that has this Python with --image, and verify again"
 """What to do if the tests ran on a Python that the project does not accept."""
+REVIEW = "next: read the lines that need a review; apply the patch if they are right"
+CONTRADICTS = (
+    "next: read the tests that the patch breaks; if the issue asks for it, change them and apply the patch"
+)
+"""What to do if tests state what the issue changes."""
+MAY_PIN = "If the issue asks to change what the broken tests check, verify with"
+MOST_PINNED = 10
+"""Most options that are shown. If more tests are broken, each option names a test with all of its parameters."""
 MANIFESTS = re.compile(
     r"(?:requirements|constraints)[^/]*\.(?:txt|in)|pyproject\.toml|setup\.(?:cfg|py)|package\.json|go\.mod|Cargo\.toml|pom\.xml|"
     r"composer\.json|Gemfile|[^/]+\.(?:csproj|fsproj|gemspec)|(?:build|settings)\.gradle(?:\.kts)?|mix\.exs"
@@ -165,7 +173,7 @@ async def _verify(
         sign = f"{sign_of(found.predicate.verdict)} "
         accuracy = str(known_accuracy(state_folder(), request.repository.common_dir) or "")
         print_result(labelled(table(found, columns_of(sys.stdout), sign, accuracy), WIDTH))
-        say(_next_step(found.predicate.verdict, found.predicate.reason))
+        say(_next_step(found))
         if any(MANIFESTS.fullmatch(Path(path).name) for path in found.predicate.put_back):
             say(
                 "if the tests need a package that the patch declares, verify with an image that has it: --image NAME"
@@ -173,14 +181,28 @@ async def _verify(
     return EXIT_CODES[Status(found.predicate.verdict)]
 
 
-def _next_step(verdict: Verdict, reason: str) -> str:
+def _next_step(found: Statement) -> str:
     """Return what to do after a verdict."""
     from m3agent.agent.certificate.table import NEXT
-    from m3agent.agent.verify.rules import MEND, NO_RUN, NOT_TESTED, UNTESTABLE
+    from m3agent.agent.verify.rules import MEND, NEEDS_REVIEW, NO_RUN, NOT_TESTED, STATES, UNTESTABLE
+    from m3agent.tools.runners.suites import function_of
 
+    verdict, reason = found.predicate.verdict, found.predicate.reason
+    broken = [test.id for test in found.predicate.tests.broken]
+    if len(broken) > MOST_PINNED:
+        broken = sorted({*map(function_of, broken)})
+    step = f"next: {NEXT[verdict]}"
     if reason.startswith(NOT_TESTED):
-        return OTHER_PYTHON
-    return f"next: {MEND if reason.startswith((NO_RUN, UNTESTABLE)) else NEXT[verdict]}"
+        step = OTHER_PYTHON
+    elif reason.startswith((NO_RUN, UNTESTABLE)):
+        step = f"next: {MEND}"
+    elif reason.startswith(NEEDS_REVIEW):
+        step = REVIEW
+    elif verdict == "unverified" and STATES in reason:
+        step = CONTRADICTS
+    elif verdict == "failed" and 0 < len(broken) <= MOST_PINNED:
+        step += f". {MAY_PIN} {' '.join(f'--pinned {shlex.quote(ident)}' for ident in broken)}"
+    return step
 
 
 async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *, as_json: bool) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from m3agent.agent.context.output import redact_text
-from m3agent.agent.verify.feedback import MOST_NAMED, PIN
+from m3agent.agent.verify.feedback import MOST_NAMED, how_to_pin
 from m3agent.tools.registry import TOOLS
 from m3agent.tools.runners.suites import is_named
 from m3agent.tools.test_commands import RULE
@@ -53,7 +53,7 @@ WRITTEN = re.compile(
 """A call of a tool that is written as text, in one of the forms that no server reads as a call."""
 STATED = re.compile(rf"^[^\w\n]*({NO_CHANGE}|{NOT_TESTED})\s*(\S.*)", re.MULTILINE | re.IGNORECASE)
 
-PINNED = re.compile(r"^[^\w\n]*pinned:\s*(\S+?)`?:\s+\S", re.MULTILINE | re.IGNORECASE)
+PINNED = re.compile(r"^[^\w\n]*pinned:\s*(\S.*?(?:\[.*?\])?)`?:\s+\S", re.MULTILINE | re.IGNORECASE)
 
 
 def why_not_tested(text: str) -> str:
@@ -161,7 +161,8 @@ def _lacking(text: str, state: State, stated: Container[str]) -> Missing:
         return _untested(state, is_stated=NOT_TESTED.lower() in stated)
     pinned = pinned_tests(text)
     broken = [ident for ident in state.broken if not is_named(ident, pinned)]
-    parts = (("passed before your change", broken, f"\n{PIN}"), ("are new", state.added, ""))
+    pin = f"\n{how_to_pin(broken)}" if broken else ""
+    parts = (("passed before your change", broken, pin), ("are new", state.added, ""))
     red = [
         f"These tests {what} and are red now ({len(idents)}):\n{listed(idents)}{more}"
         for what, idents, more in parts

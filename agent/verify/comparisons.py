@@ -17,21 +17,10 @@ COMPARISONS = {"__eq__": True, "__ne__": False, "__instancecheck__": True, "__su
 """Methods that decide comparisons, with the result that lets a test pass."""
 MAKERS = frozenset({"type", "new_class", "make_dataclass", "ABCMeta", "EnumMeta", "EnumType", "ANY"})
 """Names of what makes classes, or values that compare in their own way."""
-CHANGERS = frozenset(
-    [
-        "setattr",
-        "delattr",
-        "update_wrapper",
-        "vars",
-        "globals",
-        "eval",
-        "exec",
-        "eq",
-        "cmp",
-        "compare",
-        "register",
-    ]
-)
+CHANGERS = frozenset([
+    "setattr", "delattr", "update_wrapper", "vars", "globals", "eval", "exec", "eq", "cmp", "compare",
+    "register",
+])  # fmt: skip
 """Names of what changes classes, and options of decorators that make comparison methods."""
 HARMLESS = frozenset({"__init__", "__name__", "__doc__"})
 """Special attributes that change no comparison."""

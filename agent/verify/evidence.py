@@ -176,13 +176,14 @@ class Evidence:
     def shown(self) -> set[str]:
         """Tests that the patch adds to or changes in existing files and that show a fix, if no other test does.
 
-        A changed test must be green on both trees without its change: a test that was red could have been weakened. An added
-        one is red on the old code also if its file cannot be imported or compiled there, as in a file that the patch adds.
+        A changed test must be green on both trees without its change: a test that was red could have been weakened. One that states
+        what the issue changes is red on the new tree; it never makes a patch verified. An added one is red on the old code also if its
+        file cannot be imported or compiled there, as in a file that the patch adds.
         """
         if not self.own[1].complete or self.turned_green:
             return set()
         red, green = self.own
-        changed = {*self.before.passed} & {*self.after.passed}
+        changed = {*self.before.passed} & {*self.after.passed} | self.stating
         inside = {ident for ident in self.written if red.red & containers(ident)}
         shown = ((self.written | changed) & red.red | inside) & {*green.passed} - self.rerun_flaky
         return {ident for ident in shown if not self.is_vacuous(ident)}

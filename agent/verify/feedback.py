@@ -30,11 +30,6 @@ FeedbackKind = Literal[
     "refused",
 ]
 
-PIN = (
-    "If one of these tests states what the issue asks to change, leave it as it is, and answer with a line "
-    "'Pinned: <test id>: <why>' for it."
-)
-"""What the model may do about a right change that an existing test contradicts."""
 ONLY_TESTS = (
     "Your change has only files of tests, and its tests pass without any other change. Change the code if the issue is there. "
     "If nothing is to be changed, do not invent a failure: remove the tests, and answer with one line that starts with "
@@ -141,10 +136,18 @@ def _red_parts(evidence: Verification) -> dict[FeedbackKind, str]:
         kind: named_tests(title, idents, evidence.errors, marks) for kind, title, idents in named if idents
     }
     if broken:
-        parts["broken"] += f"\n{PIN}"
+        parts["broken"] += f"\n{how_to_pin(broken)}"
     if any("::" not in without_suite(ident) for ident in (*still_red, *broken)):
         parts["cannot_import"] = ""
     return parts
+
+
+def how_to_pin(broken: Sequence[str]) -> str:
+    """Return what the model may do about a right change that existing tests contradict."""
+    return (
+        "If one of these tests states what the issue asks to change, leave it as it is, and answer with a line for it such as "
+        f"'Pinned: {broken[0]}: <why>'."
+    )
 
 
 def refused_change(error: PathEscapes, number: int, most: int) -> Feedback:

@@ -16,6 +16,8 @@ from functools import cached_property
 from typing import Any
 
 from m3agent.agent.checks.run import run_checks
+from m3agent.agent.verify.changed_expectations import changed_expectations
+from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.comparisons import may_change_comparisons
 from m3agent.agent.verify.evidence import NOT_RUN, Evidence
 from m3agent.agent.verify.inverted_runs import (
@@ -58,13 +60,7 @@ from m3agent.agent.verify.trees import (
     with_changed_tests,
 )
 from m3agent.agent.verify.vacuous_tests import vacuous_tests
-from m3agent.agent.verify.weaker_tests import (
-    changed_as_delivered,
-    changed_expectations,
-    changed_tests,
-    lessened,
-    not_run,
-)
+from m3agent.agent.verify.weaker_tests import changed_as_delivered, lessened, not_run
 from m3agent.sandbox.declared.accepted_pythons import minor_of
 from m3agent.sandbox.declared.declared import read_required_pythons
 from m3agent.sandbox.images.environment import files_of

@@ -19,35 +19,15 @@ from m3agent.agent.verify.python_file import Function
 
 PLAIN, BASIC, HOLDS = "plain", "basic", "holds"
 """Helpers for values: of equality, of everything else, and of what is on the right of `in`."""
-EQUALITIES = frozenset(
-    [
-        "assertEqual",
-        "assertEquals",
-        "assertNotEqual",
-        "assertCountEqual",
-        "assertDictEqual",
-        "assertListEqual",
-        "assertSetEqual",
-        "assertTupleEqual",
-        "assertSequenceEqual",
-    ]
-)
+EQUALITIES = frozenset([
+    "assertEqual", "assertEquals", "assertNotEqual", "assertCountEqual", "assertDictEqual",
+    "assertListEqual", "assertSetEqual", "assertTupleEqual", "assertSequenceEqual",
+])  # fmt: skip
 """unittest's assertions that compare values with one another."""
-OTHER_ASSERTIONS = frozenset(
-    [
-        "assertTrue",
-        "assertFalse",
-        "assertIn",
-        "assertNotIn",
-        "assertLess",
-        "assertLessEqual",
-        "assertGreater",
-        "assertGreaterEqual",
-        "assertAlmostEqual",
-        "assertMultiLineEqual",
-        "assertRegex",
-    ]
-)
+OTHER_ASSERTIONS = frozenset([
+    "assertTrue", "assertFalse", "assertIn", "assertNotIn", "assertLess", "assertLessEqual", "assertGreater",
+    "assertGreaterEqual", "assertAlmostEqual", "assertMultiLineEqual", "assertRegex",
+])  # fmt: skip
 """unittest's assertions that need another comparison, or a value's truth."""
 OF_OBJECTS = frozenset(
     ["type", "hash", "repr", "id", "hasattr", "getattr", "issubclass", "callable", "vars", "dir"]

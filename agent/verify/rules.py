@@ -27,6 +27,10 @@ NO_RUN = "no test could run"
 """Start of the reason of a verdict if the test program ended before any result."""
 MEND = "mend what keeps the tests from running; variables that they need belong in .m3agent.toml, under [tests] env"
 """What to do if no test can run: another test would not run either."""
+STATES = "what the issue changes"
+"""Part of the reason of a verdict if the patch breaks only tests that state what the issue changes."""
+NEEDS_REVIEW = "needs review"
+"""Start of the reason of a verdict if a person must read lines of the patch."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +263,7 @@ def pinned(evidence: Evidence) -> str:
     if not tests:
         return ""
     states = "states" if len(tests) == 1 else "state"
-    return f"{counted(len(tests), 'test')} {states} what the issue changes: {first_of(tests, 1)} ({_otherwise(evidence, 'pinned')})"
+    return f"{counted(len(tests), 'test')} {states} {STATES}: {first_of(tests, 1)} ({_otherwise(evidence, 'pinned')})"
 
 
 @_rule("unverified", "delivered")
@@ -340,7 +344,7 @@ def needs_review(evidence: Evidence) -> str:
     first, *others = evidence.review
     more = f", and {len(others)} more" if others else ""
     return (
-        f"needs review: {first.path}:{first.line} {first.what}{more}; its tests cannot show that it works "
+        f"{NEEDS_REVIEW}: {first.path}:{first.line} {first.what}{more}; its tests cannot show that it works "
         f"({_otherwise(evidence, 'needs_review')})"
     )
 
@@ -355,7 +359,7 @@ def fixed(evidence: Evidence) -> str:
 @_rule("verified")
 def shown(evidence: Evidence) -> str:
     """A test does so that the patch adds to or changes in an existing file, and no other test shows a fix."""
-    added = "added" if evidence.changes.before.ids.isdisjoint(evidence.shown) else "added or changed"
+    added = "added" if evidence.before.ids.isdisjoint(evidence.shown) else "added or changed"
     sentence = _about(evidence.shown, f"{added} by the patch: red on the old code, green on the new")
     return sentence and sentence + _rest(evidence)
 

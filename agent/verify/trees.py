@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+from m3agent.agent.verify.changed_tests import only_adds, only_adds_lines
 from m3agent.agent.verify.patched_files import PatchedFiles
-from m3agent.agent.verify.weaker_tests import only_adds, only_adds_lines
 from m3agent.sandbox.store.git import TreeEntry
 from m3agent.tools.runners.python import TEST_FOLDERS, is_test_module
 

@@ -12,32 +12,10 @@ from collections.abc import Iterator
 from m3agent.agent.verify.comparisons import truth_of
 from m3agent.agent.verify.python_file import Function, is_fixture, nodes_in, parsed
 
-HARMLESS = frozenset(
-    [
-        "self",
-        "abs",
-        "all",
-        "any",
-        "bool",
-        "dict",
-        "float",
-        "frozenset",
-        "int",
-        "isinstance",
-        "len",
-        "list",
-        "max",
-        "min",
-        "object",
-        "print",
-        "range",
-        "set",
-        "sorted",
-        "str",
-        "sum",
-        "tuple",
-    ]
-)
+HARMLESS = frozenset([
+    "self", "abs", "all", "any", "bool", "dict", "float", "frozenset", "int", "isinstance", "len", "list", "max", "min",
+    "object", "print", "range", "set", "sorted", "str", "sum", "tuple",
+])  # fmt: skip
 """Names that say nothing about the code under test."""
 OF_PYTEST = frozenset(
     ["capfd", "caplog", "capsys", "monkeypatch", "recwarn", "request", "tmp_path", "tmpdir"]

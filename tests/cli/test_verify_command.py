@@ -303,7 +303,12 @@ def test_a_certificate_names_the_tests_that_state_what_the_issue_changes(repo: P
     git(repo, "commit", "-q", "-m", "an old test")
     fix(repo)
     certificate = tmp_path / "c.json"
-    done = verify(repo, "--pinned", "test_old.py::test_old", "--certificate", str(certificate))
+    unnamed = verify(repo)
+    assert unnamed.returncode == 1
+    pin = unnamed.stderr.rstrip().rpartition("verify with ")[2].split()
+    assert pin == ["--pinned", "test_old.py::test_old"], "the line to copy"
+    done = verify(repo, *pin, "--certificate", str(certificate))
+    assert done.stderr.rstrip().endswith("change them and apply the patch")
     assert (done.returncode, done.stdout.split()[1]) == (1, "unverified"), done.stdout
     again = verify(repo, "--check", str(certificate))
     assert (again.returncode, again.stdout.split()[:3]) == (0, ["✓", "holds", "unverified:"]), again.stdout

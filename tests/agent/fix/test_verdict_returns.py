@@ -79,7 +79,7 @@ def test_a_test_that_states_what_the_issue_changes_can_be_named(fixes: Fixes) ->
     """The model learns of it from the first verdict, and the session ends after its answer: no message comes twice."""
     fixes(WITH_OLD_TEST, [FIX, SOME, DONE, PINNED], code=1)
     [back] = fixes.of_type("feedback")
-    assert "Pinned: <test id>: <why>" in back["text"]
+    assert "Pinned: test_old.py::test_old: <why>" in back["text"]
     [first, last] = fixes.of_type("verify")
     assert (first["verdict"], last["verdict"], last["broken"]) == ("failed", "unverified", [])
 

@@ -125,10 +125,12 @@ def test_lines_that_the_gate_requests_are_accepted() -> None:
 def test_a_test_that_is_pinned_may_be_red() -> None:
     text = "Done.\n\n- Pinned: `tests/test_a.py::test_b`: it states the old hash.\npinned: test_c.py::test_d[1]: so does it\nPinned: x"
     assert pinned_tests(text) == {"tests/test_a.py::test_b", "test_c.py::test_d[1]"}
+    spaced = "Pinned: test_a.py::test_b[a b: c]: see [1]: old\nPinned: a.test.js::adds two numbers: old"
+    assert pinned_tests(spaced) == {"test_a.py::test_b[a b: c]", "a.test.js::adds two numbers"}
     red = State(changed=True, tested=True, broken=["tests/test_a.py::test_b[2]", "test_e.py"])
     told = missing(text, red).text
     assert "test_e.py" in told and "test_b" not in told
-    assert "Pinned:" in told, "the model is told what it may do"
+    assert "'Pinned: test_e.py: <why>'" in told, "the model is told what it may do"
 
 
 def test_a_step_that_is_announced_is_quoted_in_part() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.agent.verify.weaker_tests import changed_tests, only_adds
+from m3agent.agent.verify.changed_tests import changed_tests, only_adds
 
 FILE = """\
 import os

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from m3agent.agent.verify.changed_expectations import FIXTURE, HELPER, READ, TABLE, changed_expectations
 from m3agent.agent.verify.patched_files import PatchedFiles
-from m3agent.agent.verify.weaker_tests import FIXTURE, HELPER, READ, TABLE, changed_expectations
 from tests.fakes.trees import memory_workspace
 
 CODE = (

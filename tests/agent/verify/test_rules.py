@@ -294,3 +294,11 @@ def test_further_runs_take_place_only_if_they_could_change_the_verdict(
 def test_each_rule_has_a_name_and_a_condition() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
     assert all(rule.when.endswith(".") for rule in RULES)
+
+
+def test_a_changed_test_that_states_what_the_issue_changes_shows_the_fix() -> None:
+    evidence = Evidence(report("a.x a.y"), report("a.y", "a.x"), own=(report("", "a.x"), report("a.x")))
+    assert judge(evidence).rule == "lost"
+    judged = judge(replace(evidence, pinned=frozenset({"a.py::x"})))
+    assert (judged.verdict, judged.rule) == ("unverified", "pinned")
+    assert "red on the old code, green on the new" in judged.reason
