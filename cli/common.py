@@ -167,6 +167,7 @@ def screen_for(
         shown_by=hand_over.shown_by,
         by_id=by_id,
         repo="" if repo == Path() else str(repo),
+        has_next=not hand_over.always,
         hold_end=sys.stdout.isatty() and sys.stderr.isatty() and not as_json,
         as_json=_print_line if as_json else None,
         inbox=Inbox(refines=not by_id and not as_json) if by_keyboard and sys.stdout.isatty() else None,

@@ -82,6 +82,8 @@ class Screen:
     """Whether the next steps name the session by its id, because it is not the last one of this command."""
     repo: str = ""
     """The repository's folder, for the next commands; empty if they find it from where the user is."""
+    has_next: bool = True
+    """Whether the closing block names commands that can come next; not if a program started the fix."""
     hold_end: bool = False
     """Keep the closing blocks until `print_end`, so that they can follow the patch on the same terminal."""
     as_json: Callable[[Line], None] | None = None
@@ -381,7 +383,9 @@ class Screen:
             shown_by=self.shown_by if line["status"] in HANDED_OVER and line["exit"] < 2 else None,
             is_refused=self.shown_by is not None and line["status"] in HANDED_OVER and line["exit"] >= 2,
         )
-        block = end.lines(self._head, whole=is_best and self.detail > Detail.QUIET, has_next=is_best)
+        block = end.lines(
+            self._head, whole=is_best and self.detail > Detail.QUIET, has_next=is_best and self.has_next
+        )
         if self.hold_end:
             self._held.append(block)
         else:

@@ -127,6 +127,7 @@ def test_only_the_result_is_printed(fixes: Fixes, answers: list[Any], status: st
     assert (result["status"], result["isolated"]) == (status, True)
     assert result["paths"] == (["calc.py"] if status == "verified" else [])
     assert left in (repo / "calc.py").read_text()
+    assert "\nnext " not in done.stderr, "a program reads the last line as the reason"
     assert {request.path for request in fixes.model.requests} == {"/v1/chat/completions"}, (
         "nothing else was asked"
     )
