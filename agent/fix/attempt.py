@@ -182,10 +182,10 @@ class Attempt:
 
             loop = self._new_loop(client, self.sandbox, run_context, self.messages, on_delta, baseline)
             self.loop = loop
-            loop.review = lambda said: self._review(said, loop, verify)
+            loop.before_end = lambda said: self._review(said, loop, verify)
             self.proposal = proposal = Proposal(loop, self._ask, self.request, runs)
             if runs is not None:
-                loop.review = lambda said: (
+                loop.before_end = lambda said: (
                     proposal.review(said) if loop.proposes else self._review(said, loop, verify)
                 )
             if (point := self.request.resume) is not None:
@@ -311,8 +311,8 @@ class Attempt:
         workspace, patch = self.workspace, self.patch
         known_before: KnownBefore | None = baseline.partial
         # an accepted test is a test of the tree without the patch
-        if self.loop is not None and self.loop.start:
-            workspace, known_before = Workspace(self.workspace.store, self.loop.start), None
+        if self.loop is not None and self.loop.start_tree:
+            workspace, known_before = Workspace(self.workspace.store, self.loop.start_tree), None
             patch = workspace.patch(self.patch.tree)
             if patch.empty:
                 return
@@ -344,7 +344,9 @@ class Attempt:
 
         Raises SandboxError: A sandbox failed.
         """
-        is_wanted = self.request.certificate is not None and self.evidence is not None and self.accepted
+        is_wanted = (
+            self.request.certificate is not None and self.evidence is not None and self.accepted_test_files
+        )
         if not is_wanted or self.patch is None or self.workspace is None:
             return
         self.certified = await self._judged(self.workspace, self.patch, runs, baseline.partial)
@@ -365,11 +367,11 @@ class Attempt:
         )
 
     @property
-    def accepted(self) -> tuple[str, ...]:
+    def accepted_test_files(self) -> tuple[str, ...]:
         """The files of the test that the person accepted."""
-        if self.workspace is None or self.loop is None or not self.loop.start:
+        if self.workspace is None or self.loop is None or not self.loop.start_tree:
             return ()
-        return tuple(self.workspace.patch(self.loop.start).paths)
+        return tuple(self.workspace.patch(self.loop.start_tree).paths)
 
     def _first_messages(self, run_context: RunContext) -> list[dict[str, Any]]:
         issue, settings, endpoint = self.request.issue, self.request.settings, run_context.endpoint

@@ -176,7 +176,7 @@ def _certify(attempt: Attempt, patch: Patch, path: Path) -> str:
         started,
         request.issue,
         maker_of(loop.model.client.endpoint.model),
-        attempt.accepted,
+        attempt.accepted_test_files,
     )
     write(statement, path)
     return f"the certificate is in {path}"

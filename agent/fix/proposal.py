@@ -57,7 +57,7 @@ class Proposal:
         """Take over the state from an earlier process of this session."""
         if point.proposes == "":
             self._loop.proposes = ""
-        self._loop.start = point.spec_tree
+        self._loop.start_tree = point.spec_tree
         if point.answered and self._loop.awaits_user:  # logged, but not sent
             told = _told(point.started["proposes"], point.answered["text"])
             self._loop.user_message = prompt.TAKEN if self._is_of_several else told
@@ -104,7 +104,7 @@ class Proposal:
         self._returned = 0
         if not answer:
             loop.proposes = ""
-            loop.start = tree if kind == "spec" else ""
+            loop.start_tree = tree if kind == "spec" else ""
         return _told(kind, answer)
 
     async def _red_tests(self, tree: str) -> tuple[dict[str, str], str]:

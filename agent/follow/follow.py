@@ -337,7 +337,7 @@ class _Follower:
         session, lines = fork(self._state, log, None, (commit, base), moved)
         point = resume_point(lines)
         # the rules about answers and verdicts of the earlier fix do not count for this round
-        point = replace(point, rounds=0, accepted=None, returned={})
+        point = replace(point, rounds=0, accepted_answer=None, returned={})
         return _Started(session, lines, point, base, tree, change)
 
 

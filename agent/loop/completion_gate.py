@@ -161,7 +161,7 @@ def _lacking(text: str, state: State, stated: Container[str]) -> Missing:
         return _untested(state, is_stated=NOT_TESTED.lower() in stated)
     pinned = pinned_tests(text)
     broken = [ident for ident in state.broken if not is_named(ident, pinned)]
-    pin = f"\n{how_to_pin(broken)}" if broken else ""
+    pin = f"\n{redact_text(how_to_pin(broken))}" if broken else ""
     parts = (("passed before your change", broken, pin), ("are new", state.added, ""))
     red = [
         f"These tests {what} and are red now ({len(idents)}):\n{listed(idents)}{more}"

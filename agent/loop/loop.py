@@ -64,20 +64,20 @@ class Loop:
     messages: Conversation
     stall: StallDetector
     window: Window
-    review: Callable[[str], Awaitable[str]] = accept
+    before_end: Callable[[str], Awaitable[str]] = accept
     """Called with the model's last answer when the gate accepts the result. It returns a message for the model, which
     then continues, or an empty text, which ends the loop."""
     baseline: Callable[[], TestReport | None] = lambda: None
     """Returns the complete result of the base tree's tests, or None as long as it is unknown."""
     asked: int = 0
     """How often in a row the gate has told the model what is missing, without a call in between that ran."""
-    named_red: str = ""
+    named_red_tree: str = ""
     """State of the work tree whose red tests the gate has named: once is enough, because the verdict follows."""
     heard: list[str] = field(default_factory=list)
     """What the person said and the model has not received yet."""
     user_message: str = ""
     """The user's message to the model in a resumed session."""
-    accepted: str | None = None
+    accepted_answer: str | None = None
     """The answer that the gate accepted before an earlier process of this session ended; else None."""
     append_only: bool = False
     """Each request must begin with the last one and its answer, and be of the same form. So nothing is summarised, no
@@ -85,7 +85,7 @@ class Loop:
 
     proposes: prompt.Proposes = ""
     """What the model proposes before it works. Until the person accepts it, the gate asks for nothing."""
-    start: str = ""
+    start_tree: str = ""
     """The tree from which the model's change counts; empty for the base tree."""
     answer: prompt.Answer = "no"
     """Whether an answer without a change is a result."""
@@ -107,7 +107,7 @@ class Loop:
         """Take over the state from an earlier process of this session."""
         self.model.turn, self.user_message = point.turn, point.tell
         self.heard += point.unheard(self.messages)
-        self.accepted = point.accepted
+        self.accepted_answer = point.accepted_answer
         self.calls.number, self.calls.tests = point.calls, point.tests
 
     @property
@@ -164,8 +164,8 @@ class Loop:
             self._tell(self.user_message)
         elif self.heard:
             return None
-        elif self.accepted is not None:
-            return await self._review(self.accepted)
+        elif self.accepted_answer is not None:
+            return await self._review(self.accepted_answer)
         elif self.awaits_user or prompt.asks_for_words(self.messages[-1]):
             self._tell(prompt.RESUMED)
         return None
@@ -198,7 +198,7 @@ class Loop:
         if not missing.cause:
             return await self._review(message.text, note)
         self.asked += 1
-        self.named_red = tree if missing.cause == "red" else self.named_red
+        self.named_red_tree = tree if missing.cause == "red" else self.named_red_tree
         self._tell(missing.text, note)
         return None
 
@@ -207,10 +207,10 @@ class Loop:
         if self.answer == "only" or (self.proposes and said.strip()):
             return completion_gate.Missing()
         tests, baseline = self.calls.tests, self.baseline()
-        red = set() if tree == self.named_red else tests.red_on(tree)
+        red = set() if tree == self.named_red_tree else tests.red_on(tree)
         broken, added = broken_and_added(red, baseline) if baseline is not None else ([], [])
         state = completion_gate.State(
-            changed=tree != (self.start or self.sandbox.workspace.base),
+            changed=tree != (self.start_tree or self.sandbox.workspace.base),
             may_answer=self.answer != "no",
             tested=tests.tree == tree,
             unclear=tests.why_unclear(tree),
@@ -223,7 +223,7 @@ class Loop:
 
     async def _review(self, said: str, note: str = "") -> Outcome | None:
         """End the loop, unless the review has a message for the model. `said` is the model's last answer."""
-        told = await self.review(said)
+        told = await self.before_end(said)
         if told:
             self._tell(told, note)
         elif not self.heard:

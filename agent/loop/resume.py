@@ -56,7 +56,7 @@ class ResumePoint:
     """Number of the last turn."""
     calls: int = 0
     """Number of the last call."""
-    accepted: str | None = None
+    accepted_answer: str | None = None
     """The last answer, if the gate accepted it and its verdict did not go back to the model; else None."""
     rounds: int = 0
     """How often a verdict went back to the model."""
@@ -148,8 +148,10 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
     point.tree = restored or point.tree
     last = record.turns[-1] if record.turns else None
     if last and not last.of_type("feedback") and any(map(was_accepted, last.of_type("gate"))):
-        point.accepted = last.text
-    reviewed = record.turns if point.accepted is None else record.turns[:-1]  # the last one is reviewed again
+        point.accepted_answer = last.text
+    reviewed = (
+        record.turns if point.accepted_answer is None else record.turns[:-1]
+    )  # the last one is reviewed again
     point.pinned = frozenset().union(*(pinned_tests(turn.text) for turn in reviewed if not turn.asked))
     return point
 

@@ -306,8 +306,10 @@ async def test_a_killed_session_knows_its_rounds(world: World) -> None:
     lines = [started, *world.lines]
     end = next(n for n, line in enumerate(lines) if line["type"] == "feedback")
     before = resume_point(lines[:end])
-    assert (before.rounds, before.accepted) == (0, "It adds now."), "killed before the verdict went back"
+    assert (before.rounds, before.accepted_answer) == (0, "It adds now."), (
+        "killed before the verdict went back"
+    )
     after = resume_point(lines[: end + 1])
-    assert (after.rounds, after.accepted) == (1, None)
+    assert (after.rounds, after.accepted_answer) == (1, None)
     assert after.named_red == dict.fromkeys(["test_calc.py::test_other"], lines[end]["tree"])
     assert after.returned["text"] == lines[end]["text"]

@@ -38,7 +38,7 @@ async def test_a_message_keeps_the_session_from_its_end(tmp_path: Path) -> None:
                 it.loop.hear("Keep the name.")
             return ""
 
-        it.loop.review = review
+        it.loop.before_end = review
         assert (await it.loop.run()).text == "I kept the name."
         assert it.asked[-1].messages[-1]["content"] == prompt.SAID.format("Keep the name.")
 

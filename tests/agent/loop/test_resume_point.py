@@ -109,7 +109,7 @@ def test_pins_outlive_a_summary_and_are_not_those_of_an_answer_that_is_reviewed_
     ]
     assert point_of(BASE, *reviewed, *last).pinned == {"test_a.py::test_a", "test_c.py::test_c"}
     again = point_of(BASE, *reviewed, *last, Gate(3, "", 0))
-    assert again.accepted is not None
+    assert again.accepted_answer is not None
     assert again.pinned == {"test_a.py::test_a"}
 
 
@@ -117,7 +117,7 @@ def test_which_answers_the_gate_let_pass() -> None:
     """Older logs have no cause; there, a third answer passed although something was missing."""
     turn = (turn_started(1), asks(1), turn_finished(1))
     for gate, passed in ((Gate(1, "", 0), True), (Gate(1, "Call the tool.", 3, "announced"), False)):
-        assert (point_of(BASE, *turn, gate).accepted is not None) == passed
+        assert (point_of(BASE, *turn, gate).accepted_answer is not None) == passed
     for asked in (1, 2):
         assert was_accepted({"missing": "Run the tests.", "asked": asked}) == (asked == 2)
 
