@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from m3agent.tools.runners.base import Command, Job, Reading, Suite, Tree, Unit
-from m3agent.tools.runners.programs import StepRunner, steps_command, text_of
 from m3agent.tools.runners.report_formats import read_junit, read_tap
+from m3agent.tools.runners.steps import StepRunner, steps_command, text_of
 from m3agent.tools.runners.variables import fault_of
 from m3agent.util.json_value import items, mapping
 

@@ -25,16 +25,8 @@ from m3agent.tools.runners.base import (
     words_of,
 )
 from m3agent.tools.runners.path_rules import RULES
-from m3agent.tools.runners.programs import (
-    Program,
-    ProgramRunner,
-    file_of,
-    files_in,
-    first_errors,
-    ninja,
-    seconds_of,
-    text_of,
-)
+from m3agent.tools.runners.programs import Program, ProgramRunner, file_of, ninja, seconds_of
+from m3agent.tools.runners.steps import files_in, first_errors, text_of
 from m3agent.util.json_value import items
 
 _OPTION = re.compile(

@@ -38,14 +38,11 @@ from m3agent.tools.runners.programs import (
     ProgramReader,
     ProgramRunner,
     file_of,
-    files_in,
-    first_errors,
     ninja,
     seconds_of,
-    steps_command,
-    text_of,
     witness_step,
 )
+from m3agent.tools.runners.steps import files_in, first_errors, steps_command, text_of
 
 _PROJECT = re.compile(r"^[ \t]*project\s*\(", re.MULTILINE)
 _SHOULD_FAIL = re.compile(

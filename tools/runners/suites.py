@@ -19,15 +19,18 @@ from m3agent.sandbox.store.git import TreeStore
 from m3agent.tools.runners.base import Ecosystem, Suite, Tree, words_of
 from m3agent.tools.runners.command import CommandRunner, left_out_of
 from m3agent.tools.runners.ctest import CtestRunner
+from m3agent.tools.runners.dotnet import Dotnet
+from m3agent.tools.runners.elixir import Exunit
 from m3agent.tools.runners.go import Go
-from m3agent.tools.runners.in_process import Exunit, Minitest, Phpunit, Rspec
 from m3agent.tools.runners.java import Gradle, Maven
 from m3agent.tools.runners.javascript.runners import JAVASCRIPT
 from m3agent.tools.runners.other_builds import AutomakeRunner, MesonRunner
+from m3agent.tools.runners.php import Phpunit
 from m3agent.tools.runners.python import PYTEST, Pytest, is_test_module, with_docstrings
+from m3agent.tools.runners.ruby import Minitest, Rspec
 from m3agent.tools.runners.rust import Cargo
+from m3agent.tools.runners.swift import SwiftPackage
 from m3agent.tools.runners.tap_files import BatsRunner, ProveRunner
-from m3agent.tools.runners.untried import Dotnet, SwiftPackage
 from m3agent.tools.test_report import TestReport
 
 RUNNERS: Mapping[str, Ecosystem] = {

@@ -37,8 +37,9 @@ from m3agent.tools.runners.base import (
 )
 from m3agent.tools.runners.file_runner import FileRunner, sandbox_file
 from m3agent.tools.runners.path_rules import RULES
-from m3agent.tools.runners.programs import PATIENCE, StepRunner, add_end, steps_command, text_of
+from m3agent.tools.runners.programs import PATIENCE
 from m3agent.tools.runners.report_formats import read_tap
+from m3agent.tools.runners.steps import StepRunner, add_end, steps_command, text_of
 
 _LATE = re.compile(r" # timeout after \d+s$")
 _FOREIGN = words_of(

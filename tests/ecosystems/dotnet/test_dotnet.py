@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.tools.runners.untried import Dotnet
+from m3agent.tools.runners.dotnet import Dotnet
 from m3agent.tools.test_report import TestReport
 from tests.ecosystems.records import WORK, job_of, outcomes, report_from, tree_of
 from tests.ecosystems.table import believed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from m3agent.tools.runners.base import Output
-from m3agent.tools.runners.in_process import Exunit
+from m3agent.tools.runners.elixir import Exunit
 from tests.ecosystems.records import WORK, job_of
 
 JOB = job_of(Exunit(), {"p/mix.exs": "", "p/test/a_test.exs": ""}, per_test=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from m3agent.tools.runners.base import Limits
-from m3agent.tools.runners.in_process import Exunit
+from m3agent.tools.runners.elixir import Exunit
 from tests.ecosystems.records import outcomes
 from tests.ecosystems.table import MakeSandbox, believed, needs, run, run_each, successes
 

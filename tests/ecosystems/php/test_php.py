@@ -7,7 +7,7 @@ import json
 import pytest
 
 from m3agent.tools.runners.base import Job, Output, Suite
-from m3agent.tools.runners.in_process import Phpunit
+from m3agent.tools.runners.php import Phpunit
 from tests.ecosystems.records import WORK, tree_of
 
 NEEDS = json.dumps({"require-dev": {"phpunit/phpunit": "^9"}})

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from m3agent.tools.runners.base import Limits
-from m3agent.tools.runners.in_process import Rspec
+from m3agent.tools.runners.ruby import Rspec
 from tests.ecosystems.records import outcomes
 from tests.ecosystems.table import MakeSandbox, believed, needs, run, run_each, successes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from m3agent.tools.runners.base import Job, Limits, Output, Reading, Suite
-from m3agent.tools.runners.in_process import Minitest, Rspec
 from m3agent.tools.runners.records import MISSING, PASSED
+from m3agent.tools.runners.ruby import Minitest, Rspec
 from tests.ecosystems.records import KEY, WORK, signed, tree_of
 
 TEST = "require 'minitest/autorun'\n"

@@ -1,0 +1,140 @@
+"""Run tests of PHP (PHPUnit 9): a reporter of m3agent is in the process of the tests.
+
+`reporters/phpunit.php` is PHPUnit's command with m3agent's listener. PHPUnit 10 and later have another interface, so a project with
+one of them gets no results, and a sentence that says so.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+
+from m3agent.tools.runners.base import (
+    Command,
+    Job,
+    Preparation,
+    Suite,
+    Tree,
+    Unit,
+    is_skipped,
+    own_folders,
+)
+from m3agent.tools.runners.file_runner import FileRunner, no_lock_file, reporter
+
+PHP_FOLDERS = frozenset({"test", "tests", "Test", "Tests"})
+CONFIGURATIONS = ("phpunit.xml", "phpunit.xml.dist", "phpunit.dist.xml")
+"""In the order in which PHPUnit looks for them."""
+_SUITE = re.compile(r"<testsuite\b.*?</testsuite\s*>", re.DOTALL)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_PART = re.compile(r"<(directory|file|exclude)\b([^>]*)>\s*([^<]*?)\s*</\1\s*>")
+_SUFFIX = re.compile(r"""\bsuffix\s*=\s*["']([^"']+)""")
+_EXTENSIONS = ("mbstring", "xml")
+"""Extensions that PHPUnit needs and Debian has in packages of their own."""
+
+
+class Phpunit(FileRunner):
+    """PHPUnit."""
+
+    name = "phpunit"
+    language = "PHP"
+
+    def roots(self, tree: Tree) -> Iterable[str]:
+        """Return the folders with a configuration of PHPUnit, or with a composer.json that needs it; none in folders of tests."""
+        manifests = tree.named("composer.json", *CONFIGURATIONS)
+        own = (
+            path for path in manifests if not path.endswith("composer.json") or "phpunit" in tree.text(path)
+        )
+        return own_folders(own, PHP_FOLDERS)
+
+    def files(self, tree: Tree, root: str) -> list[str]:
+        """Return a folder's test files, as its configuration names them."""
+        inner = [path for path in self.inner_paths(tree, root) if path.endswith((".php", ".phpt"))]
+        text = _COMMENT.sub("", tree.text(_configuration(tree, root)))
+        named, excluded = set[str](), set[str]()
+        for kind, attributes, given in (
+            part for block in _SUITE.findall(text) for part in _PART.findall(block)
+        ):
+            place, suffix = posixpath.normpath(given), _SUFFIX.search(attributes)
+            below = {path for path in inner if _below(path, place)}
+            if kind == "directory":
+                ends = (suffix[1],) if suffix else ("Test.php", ".phpt")
+                named |= {path for path in below if path.endswith(ends)}
+            else:
+                here = {place}.intersection(inner)
+                named, excluded = (
+                    (named | here, excluded) if kind == "file" else (named, excluded | here | below)
+                )
+        if not named:
+            folders = {path: set(path.split("/")[:-1]) for path in inner if path.endswith("Test.php")}
+            named = {path for path, above in folders.items() if above & PHP_FOLDERS}
+        return sorted(posixpath.join(root, path) for path in named - excluded if not is_skipped(path))
+
+    def prepare(self, suite: Suite, tree: Tree) -> Preparation:
+        """Return Composer's commands. Without locked packages, only its autoloader is needed, which each run makes."""
+        system = ("php-cli", *(f"php-{name}" for name in _EXTENSIONS), "composer", "phpunit")
+        manifest, lock = suite.path("composer.json"), suite.path("composer.lock")
+        if manifest not in tree.paths:
+            return Preparation(system_packages=system)
+        required = tree.json(manifest)
+        names = {
+            name
+            for key in ("require", "require-dev")
+            for name in (required.get(key) if isinstance(required.get(key), dict) else None) or {}
+            if "/" in name
+        }
+        if not names:
+            return Preparation(system_packages=system)
+        command = ("composer", "install", "--no-scripts", "--no-plugins", "--no-interaction", "--prefer-dist")
+        return Preparation(
+            system_packages=(*system, "unzip"),
+            commands=(command,),
+            inputs=tree.present(manifest, lock),
+            keep=("vendor",),
+            env={"COMPOSER_ALLOW_SUPERUSER": "1", "COMPOSER_NO_INTERACTION": "1"},
+            notices=no_lock_file(tree, manifest, lock),
+        )
+
+    def build(self, job: Job) -> Command | None:
+        """Return the command that makes Composer's autoloader outside the tree, if the environment has none."""
+        if job.suite.path("composer.json") not in job.tree.paths:
+            return None
+        script = (
+            "[ -f vendor/autoload.php ] || "
+            "composer dump-autoload --dev --no-scripts --no-plugins --no-interaction --quiet"
+        )
+        return Command(
+            ("sh", "-c", script),
+            cwd=job.suite.root,
+            env={
+                "COMPOSER_VENDOR_DIR": f"{job.work}/vendor",
+                "COMPOSER_HOME": f"{job.work}/composer",
+                "COMPOSER_DISABLE_NETWORK": "1",
+            },
+            # It wants to have certificates although it does not use the network.
+            files={f"{job.work}/composer/config.json": b'{"config": {"disable-tls": true}}'},
+            seconds=60,
+        )
+
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
+        """Return one command for all files."""
+        configuration = job.suite.within(_configuration(job.tree, job.suite.root))
+        paths = (self.path(job, end) for end in ("php", "report", "key", "files"))
+        argv = (
+            *("php", "-d", "memory_limit=-1", "-d", "zend.assertions=1", *paths, f"{job.limits.per_test:g}"),
+            *(f"{job.work}/vendor/autoload.php", configuration),
+        )
+        return self.reporting(job, argv, {"php": reporter("phpunit.php"), "files": self.chosen(job)}, {})
+
+
+def _configuration(tree: Tree, root: str) -> str:
+    """Return the path of the configuration that PHPUnit uses in a folder; empty if it has none."""
+    return next(iter(tree.present(*(posixpath.join(root, name) for name in CONFIGURATIONS))), "")
+
+
+def _below(path: str, folder: str) -> bool:
+    """Return whether a path is in a folder; the folder may have `*` for a part of a name, as PHPUnit allows."""
+    if folder == ".":
+        return True
+    pattern = "[^/]*".join(map(re.escape, folder.split("*")))
+    return bool(re.match(f"{pattern}/", path))
