@@ -98,7 +98,7 @@ class Evidence:
     surroundings: Sequence[str] = ()
     """Paths of the patch that decide how tests run. Its changes to them do not count, so it must leave no red test."""
     undone: tuple[str, ...] = ()
-    """Sorted paths of the patch whose changes do not count: existing test files, and `surroundings`."""
+    """Sorted paths of the patch whose changes do not count; `trees.changes_undone` says which these are."""
     inseparable: Sequence[str] = ()
     """Paths of code files whose own tests cannot be separated from the code."""
     scope: Scope | None = None

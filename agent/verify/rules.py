@@ -100,6 +100,9 @@ def _otherwise(evidence: Evidence, name: str) -> str:
 
 
 # -- the rules ---------------------------------------------------------------------------------------------------------
+#
+# A new rule belongs to its group. What is certain comes first: what a patch breaks counts more than what is not known, and what is
+# not known more than what looks right. Evidence that costs time comes late, because it is gathered only if no earlier rule decides.
 
 
 @_rule("unverified")
@@ -111,6 +114,9 @@ def other_python(evidence: Evidence) -> str:
     return (
         f"{NOT_TESTED} {needed}, which the project needs; on {used}: {_otherwise(evidence, 'other_python')}"
     )
+
+
+# What the patch breaks.
 
 
 @_rule("failed")
@@ -142,6 +148,9 @@ def own_test_red(evidence: Evidence) -> str:
     return _about(evidence.own_red, f"that the patch adds or changes {is_are} red")
 
 
+# The test run ended early, or tests are missing.
+
+
 @_rule("unverified")
 def same_obstacle(evidence: Evidence) -> str:
     """Neither test run came to its end, for the same cause."""
@@ -171,6 +180,9 @@ def not_importable(evidence: Evidence) -> str:
     first = min(files)
     which = f"{first} cannot" if len(files) == 1 else f"{len(files)} test files cannot"
     return f"{UNTESTABLE}, because {which} be imported with or without the patch: {files[first]}"
+
+
+# The issue is not fixed, or only in part.
 
 
 @_rule("failed")
@@ -209,6 +221,9 @@ def nothing_fixed(evidence: Evidence) -> str:
 def check_worse(evidence: Evidence) -> str:
     """A declared check shows a problem that is not there without the patch. Problems that were there do not count."""
     return "; ".join(check.sentence() for check in evidence.checks if check.new)
+
+
+# The tests cannot tell.
 
 
 @_rule("unverified")
@@ -264,6 +279,9 @@ def pinned(evidence: Evidence) -> str:
         return ""
     states = "states" if len(tests) == 1 else "state"
     return f"{counted(len(tests), 'test')} {states} {STATES}: {first_of(tests, 1)} ({_otherwise(evidence, 'pinned')})"
+
+
+# Evidence that costs time.
 
 
 @_rule("unverified", "delivered")
@@ -347,6 +365,9 @@ def needs_review(evidence: Evidence) -> str:
         f"{NEEDS_REVIEW}: {first.path}:{first.line} {first.what}{more}; its tests cannot show that it works "
         f"({_otherwise(evidence, 'needs_review')})"
     )
+
+
+# Nothing speaks against the patch.
 
 
 @_rule("verified")

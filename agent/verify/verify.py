@@ -4,7 +4,7 @@ A patch is verified if a test that was red on the old tree is green on the new t
 `rules` has the rules, in order of precedence; docs/fix.md shows them as a table. What they need to know is in one `evidence`,
 which `gathering` fills. The check uses the tests of the old tree:
 
-- It undoes the patch's changes to existing test files.
+- It undoes the patch's changes to existing test files, unless they only add tests.
 - It runs test files that the patch adds on both trees, in a process of their own: in one process with the old tests they
   could change what these show. A new conftest.py is left out: it could hide tests on both.
 - It undoes changes to files that decide how tests run: pytest's configuration, Python's start-up files, and new modules
