@@ -46,8 +46,8 @@ OTHER_CODE = frozenset([
     ".sh",
 ])  # fmt: skip
 """Files of code that is not Python, so that all of it counts."""
-IN_DATA = re.compile(rb".*(?:__|!!|\bANY\b).*")
-"""Lines of other files from which an unsafe reader, or a program that executes them, could make a comparison."""
+IN_DATA = re.compile(rb"__|!!|\bANY\b")
+"""What stands in lines of other files from which an unsafe reader, or a program that executes them, could make a comparison."""
 
 
 def may_change_comparisons(changes: Contents, *, classes: bool = True) -> bool:
@@ -73,7 +73,7 @@ def _deciding(path: str, source: bytes) -> Counter[str | bytes]:
         return Counter()
     is_code = suffix in OTHER_CODE or source.startswith(b"#!") or b"\0" in source
     if suffix != ".py" and not is_code:
-        return Counter(IN_DATA.findall(source))
+        return Counter(line for line in source.splitlines() if IN_DATA.search(line))
     module = parsed(source) if suffix == ".py" else None
     try:
         return Counter([source] if source else []) if module is None else Counter(_deciding_in(module))
