@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import date
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -198,7 +199,7 @@ def raw_rows(table: str, text: str) -> list[dict[str, Any]]:
     try:
         data = tomllib.loads(text)
     except ValueError as error:
-        raise table_error(table, f"it is not TOML ({error})") from None
+        raise table_error(table, _unreadable(table, text, str(error))) from None
     entries = data.get(kind)
     if set(data) != {kind} or not isinstance(entries, list) or len(entries) != len(_lines(table, text)):
         raise table_error(table, f"every row begins with [[{kind}]], and nothing stands outside the rows")
@@ -209,6 +210,40 @@ def _lines(table: str, text: str) -> list[int]:
     """Return the number of the line with which each row begins."""
     head = re.compile(rf"\s*\[\[\s*{table.removesuffix('s')}\s*\]\]")
     return [number for number, line in enumerate(text.splitlines(), start=1) if head.match(line)]
+
+
+_SPELLINGS = (
+    (r"[-+]?\d+,\d+", "write a number with a point, such as 4.84"),
+    (r"\d+-\d+-\d+|\d+\.\d+\.\d{2,}", "write a day that exists as YYYY-MM-DD, such as 2026-11-29"),
+    (r"(?i)(yes|no|on|off|true|false)\b", "write true or false, in small letters and without quotes"),
+    (r"[$€£]|[-+]?[\d.]+", "write only the number, with digits on both sides of its point, such as 4.84"),
+    (r"\[", "write a list in brackets, such as [4, 8]"),
+    (r".*", 'write a text in straight quotes at both ends, such as "H200"'),
+)
+"""How values look that TOML refuses, the first that fits, and what to write."""
+
+
+def _unreadable(table: str, text: str, error: str) -> str:
+    """Say which line of a table TOML refuses, in which row it stands, and what to write."""
+    place = re.search(r" \(at line (\d+)", error)
+    if place is None:
+        return "a text or a list is not closed at its end: TOML reads to the end of the file"
+    lines = text.splitlines()[: int(place[1])]
+    if error.startswith("Unclosed array"):  # TOML finds the next line
+        lines.pop()
+    refused = lines[-1].strip()
+    head = max((line for line in _lines(table, text) if line <= len(lines)), default=len(lines))
+    row = (
+        next((line for line in lines[head:] if line.startswith("name =")), "").partition("=")[2].strip(" \"'")
+    )
+    value = re.match(r"[\w.-]+\s*=\s*(.*)", refused)
+    if error.startswith("Cannot overwrite"):
+        said = "the row has this field twice; remove one line"
+    elif value is None:
+        said = "write a field as: name = value"
+    else:
+        said = next(said for pattern, said in _SPELLINGS if re.match(pattern, value[1]))
+    return f"line {len(lines)}{f' ({row[:60]})' if row else ''}: TOML cannot read {refused[:80]!r}; {said}"
 
 
 def checked(template: str, values: Collection[str], kinds: Mapping[str, Any] | None = None) -> str:
@@ -247,9 +282,10 @@ def filled(table: str, template: str, values: Mapping[str, object]) -> str:
 
 def table_error(table: str, said: str) -> TableError:
     """Return the error about a table, with the remedy."""
-    return TableError(
-        f"serving/facts/{table}.toml: {said}; correct it there, or install m3agent again to get the original"
-    )
+    name = f"serving/facts/{table}.toml"
+    in_checkout = Path(__file__).resolve().parents[2].joinpath(".git").exists()
+    original = f"drop your changes with `git checkout -- {name}`" if in_checkout else "install m3agent again"
+    return TableError(f"{name}: {said}; correct it there, or {original} to get the original")
 
 
 Test = Callable[[Any], bool]

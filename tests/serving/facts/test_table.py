@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from datetime import date
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from m3agent.serving.facts.table import (
     raw_rows,
     raw_text,
     rows,
+    table_error,
     within,
 )
 from m3agent.serving.plan.gpus import Gpu
@@ -232,7 +234,37 @@ MALFORMED = {
         "wish.contxt",
         ("field said: there is no field {wish.contxt}; did you mean wish.context?",),
     ),
-    "no TOML": ("versions", "versions = .*", "versions = >=0.32", ("it is not TOML (", "line ")),
+    "no quotes": (
+        "versions",
+        "versions = .*",
+        "versions = >=0.32",
+        (": line ", ": TOML cannot read 'versions = >=0.32'; write a text in straight quotes at both ends"),
+    ),
+    "one quote": (
+        "gpus",
+        'vendor = "nvidia"',
+        'vendor = nvidia"',
+        (" (H100-80): TOML cannot read 'vendor = nvidia\"'; write a text",),
+    ),
+    "a comma in a number": (
+        "gpus",
+        "on_demand = 4.84",
+        "on_demand = 4,84",
+        (" (H200): TOML cannot read 'on_demand = 4,84'; write a number with a point, such as 4.84",),
+    ),
+    "a day that does not exist": ("gpus", "date = .*", "date = 2026-13-29", ("(H100-80)", "YYYY-MM-DD")),
+    "a thirtieth of February": ("gpus", "date = .*", "date = 2026-02-30", ("(H100-80)", "YYYY-MM-DD")),
+    "a word of English": ("gpus", "measured = .*", "measured = no", ("(H100-80)", "write true or false")),
+    "a sign of a currency": ("gpus", "spot = .*", "spot = $1.43", ("(H100-80)", "write only the number")),
+    "a list without an end": (
+        "gpus",
+        "aliases = .*",
+        'aliases = ["H100"',
+        ("(H100-80)", "'aliases = [\"H100\"'; write a list in brackets"),
+    ),
+    "a text without an end": ("ends", 'said = """', "said = '''", ("not closed at its end",)),
+    "a doubled field": ("gpus", "spot = .*", "on_demand = 2.0", ("this field twice; remove one line",)),
+    "no equals sign": ("gpus", "spot = .*", "spot 1.43", ("write a field as: name = value",)),
     "something else": ("versions", "[[version]]", "[[row]]", ("every row begins with [[version]]",)),
 }
 
@@ -248,9 +280,20 @@ def test_a_malformed_row_is_one_sentence_with_file_row_field_and_remedy(name: st
         parse_rows(KINDS[table], table, changed)
     said = str(error.value)
     assert said.startswith(f"serving/facts/{table}.toml: ")
-    assert said.endswith("; correct it there, or install m3agent again to get the original")
+    assert said.endswith(" to get the original")
     assert "\n" not in said
     assert all(part in said for part in parts), said
+
+
+def test_the_original_comes_from_git_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("m3agent.serving.facts.table.__file__", str(tmp_path / "serving/facts/table.py"))
+    assert str(table_error("gpus", "x")).endswith(
+        "; correct it there, or install m3agent again to get the original"
+    )
+    (tmp_path / ".git").mkdir()
+    assert "or drop your changes with `git checkout -- serving/facts/gpus.toml`" in str(
+        table_error("gpus", "x")
+    )
 
 
 @pytest.mark.parametrize(

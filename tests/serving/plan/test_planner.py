@@ -386,7 +386,9 @@ def test_costs() -> None:
     assert cost.spot_dollars_per_hour == pytest.approx(4 * (h200.spot or 0))
     assert cost.tokens_per_second == pytest.approx(1 / 0.0092)
     assert cost.dollars_per_million == pytest.approx(hour * 0.0092 / 3600 * 1e6)
-    assert cost.breakeven_tokens_per_second == pytest.approx(hour / (1.20 * 3600) * 1e6)
+    assert cost.breakeven_tokens_per_second == pytest.approx(
+        hour / cost.hosted_dollars_per_million / 3600 * 1e6
+    )
     assert cost.stream_tokens_per_second == cost.tokens_per_second
     assert best("4xH200", MILLION).cost.tokens_per_second == pytest.approx(74, abs=3)
     eight = best("8xH200", PlanRequest(context=131_072)).cost
