@@ -67,6 +67,7 @@ class Row:
 
 
 SomeRow = TypeVar("SomeRow", bound=Row)
+Number = TypeVar("Number", int, float)
 
 
 def rows(kind: type[SomeRow], table: str) -> tuple[SomeRow, ...]:
@@ -109,7 +110,8 @@ def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...
             raise table_error(table, f"{where}, field {error}") from None
         for name in row.names:
             if name in owners:
-                doubled = f"field name: line {owners[name]} has {name} too; rename or remove one"
+                field = "name" if name == row.names[0] else "aliases"
+                doubled = f"field {field}: line {owners[name]} has {name} too; rename or remove one"
                 raise table_error(table, f"{where}, {doubled}")
         owners |= dict.fromkeys(row.names, line)
         parsed.append(row)
@@ -182,10 +184,22 @@ def _plain(error: Mapping[str, Any]) -> str:
     return _PLAIN[kind].format(value) if kind in _PLAIN else error["msg"].removeprefix("Value error, ")
 
 
+def plausible(least: float, most: float, what: str) -> Callable[[Number], Number]:
+    """Return a check of a field's number: outside these bounds it has another unit, or is a typing error."""
+
+    def check(value: Number) -> Number:
+        if not least <= value <= most:
+            raise ValueError(f"{value} is not within {least} to {most}: give {what}")
+        return value
+
+    return check
+
+
 def unknown(what: str, name: str, known: Collection[str]) -> str:
     """Say that there is no setting, table or the like of this name, which one may be meant, and which there are."""
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-    meant = f"did you mean {near[0]}? The" if near else "the"
+    spelt = {other.lower(): other for other in known}
+    near = difflib.get_close_matches(name.lower(), spelt, n=1, cutoff=0.6)
+    meant = f"did you mean {spelt[near[0]]}? The" if near else "the"
     return f"there is no {what} {name or '(empty)'}; {meant} {what}s are {', '.join(filter(None, known))}"
 
 

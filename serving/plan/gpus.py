@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from m3agent.serving.facts.table import Row, rows, version_range, within
+from m3agent.serving.facts.table import Row, plausible, rows, version_range, within
 from m3agent.serving.plan.kinds import EngineKind, Precision
 from m3agent.serving.plan.memory_model import GIB, possible_tp
 from m3agent.util.errors import UsageError
@@ -43,6 +43,10 @@ class Architecture(StrEnum):
     CDNA4 = "cdna4"
 
 
+_Memory = Annotated[float, AfterValidator(plausible(40, 600, "GiB of one GPU, which are its MiB / 1024"))]
+_Price = Annotated[float, AfterValidator(plausible(0.1, 60, "dollars for an hour of one GPU"))]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gpu(Row):
     """One kind of GPU; `source` is that of its memory."""
@@ -52,17 +56,17 @@ class Gpu(Row):
     """Name, with the memory size where the GPU comes in two sizes."""
     vendor: Vendor
     architecture: Architecture
-    usable_gib: float
+    usable_gib: _Memory
     """Memory as a process sees it, in GiB."""
     measured: bool
     """True if we measured it on this kind of GPU."""
     aliases: tuple[str, ...] = ()
-    spot: float | None = None
+    spot: _Price | None = None
     """Spot price in dollars an hour; None if unknown."""
-    on_demand: float | None = None
+    on_demand: _Price | None = None
     """On-demand price in dollars an hour; None if unknown."""
     prices: str = ""
-    node: int = 8
+    node: Annotated[int, AfterValidator(plausible(1, 72, "the most GPUs of one machine"))] = 8
     """Maximum number of GPUs in one machine."""
     trtllm_tp: tuple[int, ...] = ()
     """Tensor-parallel sizes of TensorRT-LLM on one node, for which it has msa kernels."""
@@ -78,8 +82,6 @@ class Gpu(Row):
 
     def check(self) -> None:
         """Compare the fields. Raises ValueError, which begins with the field's name."""
-        if not self.usable_gib or not self.node:
-            raise ValueError(f"{'node' if self.usable_gib else 'usable_gib'}: it is 0; give what the GPU has")
         if self.spot is not None and self.on_demand is not None and self.spot > self.on_demand:
             raise ValueError(
                 f"spot: {self.spot} is more than on_demand, {self.on_demand}: the range is upside down"

@@ -94,7 +94,15 @@ class Setup:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-_SETTINGS = get_type_hints(Setup)
+def _gpu_name(name: str) -> str:
+    if name not in GPUS:
+        raise ValueError(unknown("GPU", name, GPUS))
+    return name
+
+
+_SETTINGS = get_type_hints(Setup) | {"gpu": Annotated[str, AfterValidator(_gpu_name)]}
+_EXAMPLES = _SETTINGS | {"unlisted_gpu": str}
+"""The settings of an example: it may name a GPU that gpus.toml lacks."""
 Wanted = Annotated[Condition, PlainValidator(lambda wanted: Condition(wanted, _SETTINGS))]
 """Settings that a `Setup` may have."""
 
@@ -150,10 +158,10 @@ def example_setup(field: str, settings: Mapping[str, Any]) -> Setup:
     """
     known = {}
     for name, value in settings.items():
-        if name not in _SETTINGS:
-            raise ValueError(f"{field}: {unknown('setting', name, _SETTINGS)}")
+        if name not in _EXAMPLES:
+            raise ValueError(f"{field}: {unknown('setting', name, _EXAMPLES)}")
         try:
-            known[name] = read(_SETTINGS[name], value)
+            known["gpu" if name == "unlisted_gpu" else name] = read(_EXAMPLES[name], value)
         except ValueError as error:
             raise ValueError(f"{field}, {name}: {error}") from None
     gpu = GPUS.get(known.get("gpu", ""), GPUS["H200"])
