@@ -327,6 +327,7 @@ class Condition:
 
     def __init__(self, wanted: Mapping[str, Any], settings: Settings) -> None:
         self.tests: list[tuple[str, Test]] = []
+        self.versions = str(wanted.get("versions", ""))
         for name, one in wanted.items():
             if name == "versions":
                 _bounds(str(one))

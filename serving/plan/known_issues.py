@@ -13,8 +13,11 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, get_type_hints
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 from pydantic import AfterValidator, PlainValidator
 
+from m3agent.serving.errors import TableError
 from m3agent.serving.facts.table import Condition, Row, pip_versions, read, rows, table_error, unknown
 from m3agent.serving.plan.gpus import GPUS, Architecture, Vendor
 from m3agent.serving.plan.kinds import EngineKind, Precision
@@ -210,6 +213,50 @@ def needed_versions(setup: Setup) -> str:
         if applies(row.when, setup):
             return row.versions
     raise table_error("versions", f"no row applies to every plan of {setup.engine}")
+
+
+def check_versions() -> None:
+    """Compare the versions that versions.toml allows with those that issues.toml refuses.
+
+    For each row with a range that refuses a setup, the setup of its example is read at the bounds of both rows, just before them,
+    and at each minor version between them.
+
+    Raises:
+        TableError: A version is both allowed and refused, or neither.
+    """
+    for trap in TRAPS:
+        ranges = [condition.versions for condition in trap.when if condition.versions]
+        if trap.severity is Severity.REFUSE and ranges:
+            _check_versions(trap, ranges, example_setup("example", {**trap.example, "version": None}))
+
+
+def _check_versions(trap: KnownIssue, ranges: Sequence[str], setup: Setup) -> None:
+    if _refusing(setup):
+        return  # whatever the version, so it is never planned
+    allowed = needed_versions(setup)
+    refusing = {
+        version: _refusing(replace(setup, version=str(version))) for version in _around((allowed, *ranges))
+    }
+    near = " and ".join(dict.fromkeys(name for names in refusing.values() for name in names)) or trap.name
+    for version, names in refusing.items():
+        if (version in SpecifierSet(allowed)) is bool(names):
+            says = f"allows {version}, which {names[0]} refuses" if names else ""
+            says = says or f"leaves out {version}, which no row refuses; the nearest is {near}"
+            raise TableError(
+                f"serving/facts/versions.toml and issues.toml: versions = {allowed!r} {says}: correct one row"
+            )
+
+
+def _refusing(setup: Setup) -> list[str]:
+    return [row.name for row in TRAPS if row.severity is Severity.REFUSE and applies(row.when, setup)]
+
+
+def _around(ranges: Sequence[str]) -> list[Version]:
+    """Return the bounds of ranges, the versions just before them, and each minor version between them."""
+    parts = [Version(part.version.removesuffix(".*")) for text in ranges for part in SpecifierSet(text)]
+    before = [Version(f"{part.major}.{part.minor}.{part.micro - 1}") for part in parts if part.micro]
+    minors = range(min(part.minor for part in parts), max(part.minor for part in parts))
+    return sorted({*parts, *before, *(Version(f"{parts[0].major}.{minor}.0") for minor in minors)})
 
 
 def table() -> str:

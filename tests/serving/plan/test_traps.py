@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from m3agent.serving.errors import TableError
+from m3agent.serving.facts.table import Row, parse_rows, raw_text
 from m3agent.serving.plan import known_issues, recipe
 from m3agent.serving.plan.gpus import Architecture, Vendor
 from m3agent.serving.plan.kinds import EngineKind, Precision
@@ -17,6 +18,8 @@ from m3agent.serving.plan.known_issues import (
     Rope,
     Setup,
     Severity,
+    VersionRow,
+    check_versions,
     example_setup,
     met,
     needed_versions,
@@ -55,11 +58,6 @@ def test_sound_setups_have_no_traps(setup: Setup) -> None:
     assert names(setup) == set()
 
 
-@pytest.mark.parametrize("version", ["0.24.0", "0.27.1", "0.33.0", "0.27.1+cu130"])
-def test_good_versions_of_vllm(version: str) -> None:
-    assert names(replace(H200, version=version)) == set()
-
-
 def test_the_simple_offload_is_refused_by_name_too() -> None:
     assert "host-cache-simple" in names(replace(H200, offload="SimpleCPUOffloadConnector"))
 
@@ -84,9 +82,36 @@ def test_fp8_index_keys_need_nvidia_and_off_blackwell_a_version() -> None:
     assert "index-fp8" in names(replace(MI355X, version="0.33.0", index_dtype="fp8"))
 
 
-@pytest.mark.parametrize("version", ["0.22.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0"])
-def test_bad_versions_of_vllm(version: str) -> None:
-    assert met(replace(H200, version=version), Severity.REFUSE)
+@pytest.mark.parametrize(
+    ("table", "old", "new", "says"),
+    [
+        (
+            "issues",
+            ">=0.25,<0.27.1",
+            ">=0.25,<0.27",
+            "leaves out 0.27.0, which no row refuses; .* vllm-0.25-off-b",
+        ),
+        (
+            "issues",
+            ">=0.25,<0.27.1",
+            ">=0.25,<0.27.3",
+            "allows 0.27.2, which vllm-0.25-off-blackwell refuses",
+        ),
+        ("versions", ",!=0.26.*", "", "allows 0.26.0, which vllm-0.25-off-blackwell refuses"),
+        ("versions", ">=0.30", ">=0.31", "leaves out 0.30, which no row refuses; .* host-cache-draft"),
+    ],
+)
+def test_a_range_that_is_changed_in_one_table_only_is_named_with_both_rows(
+    table: str, old: str, new: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_versions()
+    kind: type[Row] = KnownIssue if table == "issues" else VersionRow
+    changed = parse_rows(kind, table, raw_text(table).replace(old, new))
+    monkeypatch.setattr(known_issues, "TRAPS" if table == "issues" else "VERSIONS", changed)
+    with pytest.raises(
+        TableError, match=rf"^serving/facts/versions.toml and issues.toml: versions = .* {says}"
+    ):
+        check_versions()
 
 
 def test_a_table_without_a_row_for_every_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
