@@ -20,7 +20,14 @@ from m3agent.serving.launch.checkpoint import (
 from m3agent.serving.launch.installed import installed_version
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.kubernetes import Cluster, kubernetes_files
-from m3agent.serving.launch.prepare import LaunchRequest, PreparedJob, prepare, random_weights, why_barred
+from m3agent.serving.launch.prepare import (
+    LaunchRequest,
+    PreparedJob,
+    image_warnings,
+    prepare,
+    random_weights,
+    why_barred,
+)
 from m3agent.serving.launch.server_set import (
     FIRST_PORT,
     NAMED,
@@ -378,6 +385,8 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
     prepared = prepare(recipe(plan.recipe), wanted, plan)
     if checkpoint is None:
         checkpoint = read_checkpoint(prepared.job.model, environ, weights=False)
+    if in_image:
+        notes = [*notes, *image_warnings(prepared, plan, asked.image or prepared.job.image or "")]
     notes = [*(here.notes if here else ()), *_left_out(prepared), *notes]
     return Choice(prepared, plan, fleet, here, checkpoint, tuple(notes))
 

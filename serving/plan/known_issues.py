@@ -18,7 +18,7 @@ from packaging.version import Version
 from pydantic import AfterValidator, PlainValidator
 
 from m3agent.serving.errors import TableError
-from m3agent.serving.facts.table import Condition, Row, pip_versions, read, rows, table_error, unknown
+from m3agent.serving.facts.table import Condition, Row, pip_versions, read, rows, table_error, unknown, within
 from m3agent.serving.plan.gpus import GPUS, Architecture, Vendor
 from m3agent.serving.plan.kinds import EngineKind, Precision
 from m3agent.serving.plan.memory_model import BLOCK, NATIVE_CONTEXT
@@ -205,6 +205,22 @@ def met(setup: Setup, severity: Severity | None = None) -> list[KnownIssue]:
                 traps.append(trap)
                 break
     return traps
+
+
+def warned_versions(setup: Setup, allowed: str) -> list[tuple[str, KnownIssue]]:
+    """Return the warnings that apply with some of the allowed versions of the engine only (PEP 440), with their ranges."""
+    warned = []
+    for trap, groups in _of(Severity.WARN, setup.engine):
+        for group in groups:
+            inside = [
+                version
+                for version in (_around((allowed, group.versions)) if group.versions else ())
+                if version in SpecifierSet(allowed) and within(str(version), group.versions)
+            ]
+            if inside and group.holds({**vars(setup), "version": str(inside[0])}):
+                warned.append((group.versions, trap))
+                break
+    return warned
 
 
 def needed_versions(setup: Setup) -> str:

@@ -32,6 +32,7 @@ from m3agent.serving.plan.known_issues import (
     Setup,
     Severity,
     met,
+    warned_versions,
 )
 from m3agent.serving.plan.memory_model import (
     BLOCK,
@@ -104,7 +105,9 @@ def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None)
         with_draft = drafting.get(plan.kind)
         better = [_better_than(plan, found[1])] if plan is found[0] and len(found) > 1 else []
         remarks = remarks_on(plan, with_draft, _PROFILES[0])
-        traps = (trap.sentence for trap in met(plan, Severity.WARN))
+        traps = [trap.sentence for trap in met(plan, Severity.WARN)]
+        for versions, trap in warned_versions(plan, f"=={wish.version}" if wish.version else plan.versions):
+            traps.append(f"with {ENGINES[plan.engine].title} {versions}: {trap.sentence}")
         result.append(
             replace(
                 plan,

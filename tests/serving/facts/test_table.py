@@ -272,9 +272,9 @@ MALFORMED = {
     ),
     "a comma in a number": (
         "gpus",
-        "on_demand = 4.84",
+        "on_demand = .*",
         "on_demand = 4,84",
-        (" (H200): TOML cannot read 'on_demand = 4,84'; write a number with a point, such as 4.84",),
+        (" (H100-80): TOML cannot read 'on_demand = 4,84'; write a number with a point, such as 4.84",),
     ),
     "a day that does not exist": ("gpus", "date = .*", "date = 2026-13-29", ("(H100-80)", "YYYY-MM-DD")),
     "a thirtieth of February": ("gpus", "date = .*", "date = 2026-02-30", ("(H100-80)", "YYYY-MM-DD")),

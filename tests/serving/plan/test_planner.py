@@ -12,7 +12,7 @@ from m3agent.serving.launch.prepare import LaunchRequest, prepare
 from m3agent.serving.plan.draft import GQA_DRAFT, MHA_DRAFT, Draft
 from m3agent.serving.plan.gpus import GPUS, Fleet, Gpu, parse_gpus
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
-from m3agent.serving.plan.known_issues import Rope
+from m3agent.serving.plan.known_issues import Rope, Severity
 from m3agent.serving.plan.memory_model import (
     BLOCK,
     GIB,
@@ -27,6 +27,7 @@ from m3agent.serving.plan.plan import HardwarePrices, Plan, PlanRequest
 from m3agent.serving.plan.planner import longest_context, plans, refusals, smallest
 from m3agent.serving.plan.recipe import recipe
 from m3agent.util.errors import UsageError
+from tests.serving.issue_rows import add_issue
 
 MILLION = PlanRequest(context=1_048_576)
 GPU = st.sampled_from(sorted(GPUS)).map(GPUS.__getitem__)
@@ -397,6 +398,15 @@ def test_costs() -> None:
     given_ = plans(parse_gpus("4xB200"), PlanRequest(), HardwarePrices(5.0, 1000.0))[0].cost
     assert given_.dollars_per_million == pytest.approx(20 / 3.6)
     assert given_.price_source == given_.throughput_source == "given"
+
+
+@pytest.mark.parametrize(("version", "told"), [(None, True), ("0.31.0", False), ("0.33.0", True)])
+def test_a_plan_tells_the_warnings_of_versions_that_may_serve_it(
+    version: str | None, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_issue(monkeypatch, Severity.WARN, ">=0.32,<0.34")
+    warnings = best("4xH200", PlanRequest(version=version)).warnings
+    assert ("with vLLM >=0.32,<0.34: answers are slow; wait (a test)" in warnings) is told
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from m3agent.serving.errors import TableError
-from m3agent.serving.facts.table import Row, parse_rows, raw_text
+from m3agent.serving.facts.table import parse_rows
 from m3agent.serving.plan import known_issues, recipe
 from m3agent.serving.plan.gpus import Architecture, Vendor
 from m3agent.serving.plan.kinds import EngineKind, Precision
@@ -23,7 +23,9 @@ from m3agent.serving.plan.known_issues import (
     example_setup,
     met,
     needed_versions,
+    warned_versions,
 )
+from tests.serving.issue_rows import add_issue
 
 H200 = Setup(EngineKind.VLLM, Vendor.NVIDIA, Architecture.HOPPER, Precision.MXFP8, 131_072)
 B200 = replace(H200, architecture=Architecture.BLACKWELL)
@@ -83,31 +85,55 @@ def test_fp8_index_keys_need_nvidia_and_off_blackwell_a_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "old", "new", "says"),
+    ("allowed", "warned"),
+    [(">=0.24,!=0.25.*", True), (">=0.32", True), (">=0.34", False), ("==0.33.0", True), ("==0.31.0", False)],
+)
+def test_a_warning_of_some_versions_is_told_if_one_of_them_is_allowed(
+    allowed: str, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warning = add_issue(monkeypatch, Severity.WARN, ">=0.32,<0.34")
+    assert warned_versions(H200, allowed) == [(">=0.32,<0.34", warning)] * warned
+    assert warned_versions(B200, allowed) == []
+
+
+OLD = """
+[[issue]]
+name = "%s"
+severity = "refuse"
+when = [{ engine = "vllm", versions = "%s" }]
+example = { version = "%s" }
+unlike = { version = "0.33.0" }
+effect = "wrong text"
+remedy = "install another"
+source = "a test"
+date = 2026-11-30
+"""
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused", "says"),
     [
+        (">=0.24,!=0.25.*,!=0.26.*,!=0.27.0", ">=0.25,<0.27.1", None),
         (
-            "issues",
-            ">=0.25,<0.27.1",
+            ">=0.24,!=0.25.*,!=0.26.*,!=0.27.0",
             ">=0.25,<0.27",
-            "leaves out 0.27.0, which no row refuses; .* vllm-0.25-off-b",
+            "leaves out 0.27.0, which no row refuses; .* middle: ",
         ),
-        (
-            "issues",
-            ">=0.25,<0.27.1",
-            ">=0.25,<0.27.3",
-            "allows 0.27.2, which vllm-0.25-off-blackwell refuses",
-        ),
-        ("versions", ",!=0.26.*", "", "allows 0.26.0, which vllm-0.25-off-blackwell refuses"),
-        ("versions", ">=0.30", ">=0.31", "leaves out 0.30, which no row refuses; .* host-cache-draft"),
+        (">=0.24,!=0.25.*,!=0.26.*,!=0.27.0", ">=0.25,<0.27.3", "allows 0.27.2, which middle refuses: "),
+        (">=0.24,!=0.25.*,!=0.27.0", ">=0.25,<0.27.1", "allows 0.26.0, which middle refuses: "),
+        (">=0.23,!=0.25.*,!=0.26.*,!=0.27.0", ">=0.25,<0.27.1", "allows 0.23, which first refuses: "),
     ],
 )
 def test_a_range_that_is_changed_in_one_table_only_is_named_with_both_rows(
-    table: str, old: str, new: str, says: str, monkeypatch: pytest.MonkeyPatch
+    allowed: str, refused: str, says: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_versions()
-    kind: type[Row] = KnownIssue if table == "issues" else VersionRow
-    changed = parse_rows(kind, table, raw_text(table).replace(old, new))
-    monkeypatch.setattr(known_issues, "TRAPS" if table == "issues" else "VERSIONS", changed)
+    issues = OLD % ("first", "<0.24", "0.22.0") + OLD % ("middle", refused, "0.25.0")
+    versions = f'[[version]]\nwhen = [{{ engine = "vllm" }}]\nversions = "{allowed}"\nsource = "a test"\ndate = 2026-11-30\n'
+    monkeypatch.setattr(known_issues, "TRAPS", parse_rows(KnownIssue, "issues", issues))
+    monkeypatch.setattr(known_issues, "VERSIONS", parse_rows(VersionRow, "versions", versions))
+    if says is None:
+        check_versions()
+        return
     with pytest.raises(
         TableError, match=rf"^serving/facts/versions.toml and issues.toml: versions = .* {says}"
     ):
