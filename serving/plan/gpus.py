@@ -66,6 +66,9 @@ class Gpu(Row):
     on_demand: _Price | None = None
     """On-demand price in dollars an hour; None if unknown."""
     prices: str = ""
+    """Where the prices come from."""
+    spot_prices: str = ""
+    """Where the spot price comes from, if from elsewhere."""
     node: Annotated[int, AfterValidator(plausible(1, 72, "the most GPUs of one machine"))] = 8
     """Maximum number of GPUs in one machine."""
     trtllm_tp: tuple[int, ...] = ()
@@ -88,6 +91,8 @@ class Gpu(Row):
             )
         if bool(self.prices) == (self.spot is None and self.on_demand is None):
             raise ValueError("prices: it says where spot and on_demand come from; give all, or none of them")
+        if self.spot_prices and self.spot is None:
+            raise ValueError("spot_prices: it says where spot comes from; give both, or leave both out")
         if self.architecture.startswith("cdna") != (self.vendor is Vendor.AMD):
             raise ValueError(f"vendor: {self.vendor} has no GPUs of the architecture {self.architecture}")
         _check_layouts("trtllm_tp", self.trtllm_tp)
@@ -272,7 +277,7 @@ def _of_memory(model: str, size: str | None, memory: int) -> Gpu:
     except UnknownGpu as unknown:
         like = GPUS["H200"]
         own = replace(like, name=unknown.name, usable_gib=memory * 0.99, measured=False, source=GIVEN)
-        return replace(own, aliases=(), spot=None, on_demand=None, prices="", known=False)
+        return replace(own, aliases=(), spot=None, on_demand=None, prices="", spot_prices="", known=False)
 
 
 def _named(model: str, size: str | None) -> Gpu:

@@ -457,6 +457,7 @@ def _cost(plan: Plan, prices: HardwarePrices) -> Cost:
     gpu, given = plan.fleet.gpu, prices.gpu_hour is not None
     each = prices.gpu_hour if given else gpu.on_demand
     documented = "unknown" if each is None else f"on demand, {gpu.prices}"
+    documented += f"; spot, {gpu.spot_prices}" if gpu.spot_prices else ""
     hour = None if each is None else each * plan.count
     stream, speed_source = None, "not measured"
     if plan.wish.shape == M3:  # the times hold for M3's widths only

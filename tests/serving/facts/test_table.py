@@ -23,6 +23,7 @@ from m3agent.serving.facts.table import (
     within,
 )
 from m3agent.serving.plan.gpus import Gpu
+from m3agent.serving.plan.known_issues import Setup
 
 KINDS = kinds()
 
@@ -142,6 +143,12 @@ MALFORMED = {
     "a negative price": ("gpus", "spot = .*", "spot = -1.82", ("(H100-80), field spot: -1.82 is no number",)),
     "a price of nothing": ("gpus", "spot = .*", "spot = nan", ("(H100-80), field spot: nan is no number",)),
     "a price from nowhere": ("gpus", "prices = ", "# ", ("(H100-80), field prices: it says where",)),
+    "a source of no price": (
+        "gpus",
+        "spot = .*",
+        'spot_prices = "a list"',
+        ("(H100-80), field spot_prices: it says where spot comes from; give both",),
+    ),
     "no memory": ("gpus", "usable_gib = .*", "usable_gib = 0", ("field usable_gib: 0.0 is not within",)),
     "memory in MiB": (
         "gpus",
@@ -382,4 +389,5 @@ def test_each_table_explains_its_fields() -> None:
     for table, kind in KINDS.items():
         head = raw_text(table).partition(f"\n[[{table[:-1]}]]")[0]
         named = {field.name for field in fields(kind)}
+        named |= {field.name for field in fields(Setup)} if table == "issues" else set()
         assert all(re.search(rf"\b{name}\b", head) for name in named), (table, named)

@@ -398,6 +398,14 @@ def test_costs() -> None:
     given_ = plans(parse_gpus("4xB200"), PlanRequest(), HardwarePrices(5.0, 1000.0))[0].cost
     assert given_.dollars_per_million == pytest.approx(20 / 3.6)
     assert given_.price_source == given_.throughput_source == "given"
+    spot = plans(Fleet(replace(h200, spot_prices="an auction"), 4), PlanRequest())[0].cost
+    assert spot.price_source == f"on demand, {h200.prices}; spot, an auction"
+
+
+def test_memory_that_was_not_measured_has_its_source() -> None:
+    gpu = replace(GPUS["H200"], measured=False, source="a data sheet")
+    warnings = plans(Fleet(gpu, 4), PlanRequest())[0].warnings
+    assert "the memory of the H200 was not measured by us: a data sheet" in warnings
 
 
 @pytest.mark.parametrize(("version", "told"), [(None, True), ("0.31.0", False), ("0.33.0", True)])
