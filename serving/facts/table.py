@@ -106,13 +106,9 @@ def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...
             _check_entry(entry, kind)
             row = read(kind, entry)
             row.check()
+            _check_names(row, owners)
         except ValueError as error:
             raise table_error(table, f"{where}, field {error}") from None
-        for name in row.names:
-            if name in owners:
-                field = "name" if name == row.names[0] else "aliases"
-                doubled = f"field {field}: line {owners[name]} has {name} too; rename or remove one"
-                raise table_error(table, f"{where}, {doubled}")
         owners |= dict.fromkeys(row.names, line)
         parsed.append(row)
     return tuple(parsed)
@@ -131,6 +127,14 @@ def _check_entry(entry: Mapping[str, Any], kind: type[Row]) -> None:
         if is_needed and (not str(entry.get(name, "")).strip() or entry[name] == []):
             lacking = "empty" if name in entry else "missing"
             raise ValueError(f"{name}: it is {lacking}; the file's first lines explain it")
+
+
+def _check_names(row: Row, owners: Mapping[str, int]) -> None:
+    """Check that no other row has a name of this one. Raises ValueError, which begins with the field's name."""
+    for name in row.names:
+        if name in owners:
+            field = "name" if name == row.names[0] else "aliases"
+            raise ValueError(f"{field}: line {owners[name]} has {name} too; rename or remove one")
 
 
 def _numbers(value: Any) -> Iterator[float]:
@@ -245,19 +249,24 @@ def _unreadable(table: str, text: str, error: str) -> str:
     lines = text.splitlines()[: int(place[1])]
     if error.startswith("Unclosed array"):  # TOML finds the next line
         lines.pop()
-    refused = lines[-1].strip()
-    head = max((line for line in _lines(table, text) if line <= len(lines)), default=len(lines))
-    row = (
-        next((line for line in lines[head:] if line.startswith("name =")), "").partition("=")[2].strip(" \"'")
-    )
-    value = re.match(r"[\w.-]+\s*=\s*(.*)", refused)
+    where = f"line {len(lines)}{_row_at(lines)}"
+    return f"{where}: TOML cannot read {lines[-1].strip()[:80]!r}; {_remedy(lines[-1], error)}"
+
+
+def _row_at(lines: Sequence[str]) -> str:
+    """Return the name of the row that the last of these lines belongs to, in brackets; empty without one."""
+    names = [line.partition("=")[2].strip(" \"'") for line in lines if line.startswith(("name =", "[["))]
+    return f" ({names[-1][:60]})" if names and names[-1] else ""
+
+
+def _remedy(line: str, error: str) -> str:
+    """Return what to write instead of a line that TOML refuses."""
     if error.startswith("Cannot overwrite"):
-        said = "the row has this field twice; remove one line"
-    elif value is None:
-        said = "write a field as: name = value"
-    else:
-        said = next(said for pattern, said in _SPELLINGS if re.match(pattern, value[1]))
-    return f"line {len(lines)}{f' ({row[:60]})' if row else ''}: TOML cannot read {refused[:80]!r}; {said}"
+        return "the row has this field twice; remove one line"
+    value = re.match(r"\s*[\w.-]+\s*=\s*(.*)", line)
+    if value is None:
+        return "write a field as: name = value"
+    return next(spelling for pattern, spelling in _SPELLINGS if re.match(pattern, value[1]))
 
 
 def checked(template: str, values: Collection[str], kinds: Mapping[str, Any] | None = None) -> str:

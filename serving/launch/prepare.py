@@ -220,9 +220,11 @@ def image_warnings(prepared: PreparedJob, plan: Plan, image: str) -> list[str]:
         return []
     if why := why_barred(plan, setup, version[1]):
         raise UsageError(f"the image {image} has {known.title} {version[1]}{why}")
-    said = met(setup, Severity.WARN)
+    always = met(setup, Severity.WARN)
     there = met(replace(setup, version=version[1]), Severity.WARN)
-    return [f"{known.title} {version[1]} in the image: {trap.sentence}" for trap in there if trap not in said]
+    return [
+        f"{known.title} {version[1]} in the image: {trap.sentence}" for trap in there if trap not in always
+    ]
 
 
 def with_options(argv: Sequence[str], options: Sequence[str], engine: str) -> tuple[str, ...]:

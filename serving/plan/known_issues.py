@@ -7,7 +7,7 @@ it starts one. They also work for a command line that a user wrote.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
@@ -18,7 +18,7 @@ from packaging.version import Version
 from pydantic import AfterValidator, PlainValidator
 
 from m3agent.serving.errors import TableError
-from m3agent.serving.facts.table import Condition, Row, pip_versions, read, rows, table_error, unknown, within
+from m3agent.serving.facts.table import Condition, Row, pip_versions, read, rows, table_error, unknown
 from m3agent.serving.plan.gpus import GPUS, Architecture, Vendor
 from m3agent.serving.plan.kinds import EngineKind, Precision
 from m3agent.serving.plan.memory_model import BLOCK, NATIVE_CONTEXT
@@ -128,7 +128,9 @@ class KnownIssue(Row):
     def check(self) -> None:
         """Check the row with its example. Raises ValueError, which begins with the field's name."""
         if not applies(self.when, example_setup("example", self.example)):
-            raise ValueError("example: the row does not apply to it; correct the example, or `when`")
+            raise ValueError(
+                "example: the row does not apply to it; correct the example (a row with `versions` needs a `version` there), or `when`"
+            )
         if applies(self.when, example_setup("unlike", {**self.example, **self.unlike})):
             raise ValueError("unlike: with these changes the row still applies; correct them, or `when`")
 
@@ -209,18 +211,20 @@ def met(setup: Setup, severity: Severity | None = None) -> list[KnownIssue]:
 
 def warned_versions(setup: Setup, allowed: str) -> list[tuple[str, KnownIssue]]:
     """Return the warnings that apply with some of the allowed versions of the engine only (PEP 440), with their ranges."""
-    warned = []
-    for trap, groups in _of(Severity.WARN, setup.engine):
-        for group in groups:
-            inside = [
-                version
-                for version in (_around((allowed, group.versions)) if group.versions else ())
-                if version in SpecifierSet(allowed) and within(str(version), group.versions)
-            ]
-            if inside and group.holds({**vars(setup), "version": str(inside[0])}):
-                warned.append((group.versions, trap))
-                break
-    return warned
+    settings = vars(setup)
+    return [
+        (group.versions, trap)
+        for trap, groups in _of(Severity.WARN, setup.engine)
+        for group in groups
+        if group.versions and any(map(group.holds, _with_versions(settings, allowed, group.versions)))
+    ]
+
+
+def _with_versions(settings: Mapping[str, Any], allowed: str, versions: str) -> Iterator[Mapping[str, Any]]:
+    """Yield settings with each version that is allowed, at the bounds of both ranges and between them."""
+    for version in _around((allowed, versions)):
+        if version in SpecifierSet(allowed):
+            yield {**settings, "version": str(version)}
 
 
 def needed_versions(setup: Setup) -> str:
@@ -256,10 +260,11 @@ def _check_versions(trap: KnownIssue, ranges: Sequence[str], setup: Setup) -> No
     near = " and ".join(dict.fromkeys(name for names in refusing.values() for name in names)) or trap.name
     for version, names in refusing.items():
         if (version in SpecifierSet(allowed)) is bool(names):
-            says = f"allows {version}, which {names[0]} refuses" if names else ""
-            says = says or f"leaves out {version}, which no row refuses; the nearest is {near}"
+            what = f"leaves out {version}, which no row refuses; the nearest is {near}"
+            if names:
+                what = f"allows {version}, which {names[0]} refuses"
             raise TableError(
-                f"serving/facts/versions.toml and issues.toml: versions = {allowed!r} {says}: correct one row"
+                f"serving/facts/versions.toml and issues.toml: versions = {allowed!r} {what}: correct one row"
             )
 
 
