@@ -27,18 +27,19 @@ _LABEL = 18  # cells of a field's name
 
 @cache
 def kinds() -> Mapping[str, type[Row]]:
-    """Return the class of each table's rows, in the order of `TABLES`. Raises TableError: a table is malformed."""
+    """Return the class of each table's rows, in the order of `TABLES`. Raises TableError: a row is malformed, or rows contradict."""
     from m3agent.serving.check.scrape import PanelRow
     from m3agent.serving.client.models import ModelRow
     from m3agent.serving.launch.engine_faults import EndRow, FaultRow
     from m3agent.serving.launch.load_signs import Sign
     from m3agent.serving.plan.engines import EngineRow
     from m3agent.serving.plan.gpus import ArchitectureRow, Gpu
-    from m3agent.serving.plan.known_issues import KnownIssue, VersionRow
+    from m3agent.serving.plan.known_issues import KnownIssue, VersionRow, check_versions
     from m3agent.serving.plan.overlay import ChangeRow
     from m3agent.serving.plan.recipe import Recipe
     from m3agent.serving.plan.remarks import Remark
 
+    check_versions()
     first = (EngineRow, ArchitectureRow, Gpu, VersionRow, KnownIssue, Recipe, ChangeRow)
     return dict(zip(TABLES, (*first, Sign, FaultRow, EndRow, ModelRow, PanelRow, Remark), strict=True))
 

@@ -20,7 +20,14 @@ from m3agent.serving.launch.checkpoint import (
 from m3agent.serving.launch.installed import installed_version
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.kubernetes import Cluster, kubernetes_files
-from m3agent.serving.launch.prepare import LaunchRequest, PreparedJob, prepare, random_weights, why_barred
+from m3agent.serving.launch.prepare import (
+    LaunchRequest,
+    PreparedJob,
+    image_warnings,
+    prepare,
+    random_weights,
+    why_barred,
+)
 from m3agent.serving.launch.server_set import (
     FIRST_PORT,
     NAMED,
@@ -378,8 +385,14 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
     prepared = prepare(recipe(plan.recipe), wanted, plan)
     if checkpoint is None:
         checkpoint = read_checkpoint(prepared.job.model, environ, weights=False)
-    notes = [*(here.notes if here else ()), *_left_out(prepared), *notes]
+    notes = [*(here.notes if here else ()), *_left_out(prepared), *notes, *_of_image(wanted, prepared, plan)]
     return Choice(prepared, plan, fleet, here, checkpoint, tuple(notes))
+
+
+def _of_image(wanted: ServeRequest, prepared: PreparedJob, plan: Plan) -> list[str]:
+    """Return warnings about the engine in the image, if one is used. Raises UsageError: its version must not serve the plan."""
+    image = wanted.image or prepared.job.image
+    return image_warnings(prepared, plan, image) if wanted.in_image and image is not None else []
 
 
 def _detect(asked: ServeRequest, environ: Mapping[str, str]) -> Detected:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from m3agent.serving.client.messages import ReasoningField
 from m3agent.serving.client.prices import Prices
-from m3agent.serving.facts.table import Row, rows
+from m3agent.serving.facts.table import Row, plausible, rows
+
+_Price = Annotated[float, AfterValidator(plausible(0.001, 100, "dollars for a million tokens"))]
+_Tokens = Annotated[int, AfterValidator(plausible(1_000, 100_000_000, "a number of tokens, such as 512_000"))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,14 +21,14 @@ class ModelRow(Row):
     """A model as a hosted API sells it."""
 
     name: str
-    prompt: float
-    completion: float
-    cached: float | None = None
+    prompt: _Price
+    completion: _Price
+    cached: _Price | None = None
     """For prompt tokens from the server's cache; None if they cost as much as others."""
-    step: int | None = None
+    step: _Tokens | None = None
     """Prompt tokens above which a request costs `times` as much; None for the same price at all lengths."""
-    times: float = 1.0
-    window: int | None = None
+    times: Annotated[float, AfterValidator(plausible(1, 10, "how many times as much a token costs"))] = 1.0
+    window: _Tokens | None = None
     """Most tokens of prompt and answer; None if unknown."""
     effort: tuple[str, ...] = ()
     """The levels of `reasoning_effort`; empty if it has none."""

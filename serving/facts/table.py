@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import date
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -66,6 +67,7 @@ class Row:
 
 
 SomeRow = TypeVar("SomeRow", bound=Row)
+Number = TypeVar("Number", int, float)
 
 
 def rows(kind: type[SomeRow], table: str) -> tuple[SomeRow, ...]:
@@ -104,12 +106,9 @@ def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...
             _check_entry(entry, kind)
             row = read(kind, entry)
             row.check()
+            _check_names(row, owners)
         except ValueError as error:
             raise table_error(table, f"{where}, field {error}") from None
-        for name in row.names:
-            if name in owners:
-                doubled = f"field name: line {owners[name]} has {name} too; rename or remove one"
-                raise table_error(table, f"{where}, {doubled}")
         owners |= dict.fromkeys(row.names, line)
         parsed.append(row)
     return tuple(parsed)
@@ -128,6 +127,14 @@ def _check_entry(entry: Mapping[str, Any], kind: type[Row]) -> None:
         if is_needed and (not str(entry.get(name, "")).strip() or entry[name] == []):
             lacking = "empty" if name in entry else "missing"
             raise ValueError(f"{name}: it is {lacking}; the file's first lines explain it")
+
+
+def _check_names(row: Row, owners: Mapping[str, int]) -> None:
+    """Check that no other row has a name of this one. Raises ValueError, which begins with the field's name."""
+    for name in row.names:
+        if name in owners:
+            field = "name" if name == row.names[0] else "aliases"
+            raise ValueError(f"{field}: line {owners[name]} has {name} too; rename or remove one")
 
 
 def _numbers(value: Any) -> Iterator[float]:
@@ -181,10 +188,22 @@ def _plain(error: Mapping[str, Any]) -> str:
     return _PLAIN[kind].format(value) if kind in _PLAIN else error["msg"].removeprefix("Value error, ")
 
 
+def plausible(least: float, most: float, what: str) -> Callable[[Number], Number]:
+    """Return a check of a field's number: outside these bounds it has another unit, or is a typing error."""
+
+    def check(value: Number) -> Number:
+        if not least <= value <= most:
+            raise ValueError(f"{value} is not within {least} to {most}: give {what}")
+        return value
+
+    return check
+
+
 def unknown(what: str, name: str, known: Collection[str]) -> str:
     """Say that there is no setting, table or the like of this name, which one may be meant, and which there are."""
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-    meant = f"did you mean {near[0]}? The" if near else "the"
+    spelt = {other.lower(): other for other in known}
+    near = difflib.get_close_matches(name.lower(), spelt, n=1, cutoff=0.6)
+    meant = f"did you mean {spelt[near[0]]}? The" if near else "the"
     return f"there is no {what} {name or '(empty)'}; {meant} {what}s are {', '.join(filter(None, known))}"
 
 
@@ -198,7 +217,7 @@ def raw_rows(table: str, text: str) -> list[dict[str, Any]]:
     try:
         data = tomllib.loads(text)
     except ValueError as error:
-        raise table_error(table, f"it is not TOML ({error})") from None
+        raise table_error(table, _unreadable(table, text, str(error))) from None
     entries = data.get(kind)
     if set(data) != {kind} or not isinstance(entries, list) or len(entries) != len(_lines(table, text)):
         raise table_error(table, f"every row begins with [[{kind}]], and nothing stands outside the rows")
@@ -209,6 +228,45 @@ def _lines(table: str, text: str) -> list[int]:
     """Return the number of the line with which each row begins."""
     head = re.compile(rf"\s*\[\[\s*{table.removesuffix('s')}\s*\]\]")
     return [number for number, line in enumerate(text.splitlines(), start=1) if head.match(line)]
+
+
+_SPELLINGS = (
+    (r"[-+]?\d+,\d+", "write a number with a point, such as 4.84"),
+    (r"\d+-\d+-\d+|\d+\.\d+\.\d{2,}", "write a day that exists as YYYY-MM-DD, such as 2026-11-29"),
+    (r"(?i)(yes|no|on|off|true|false)\b", "write true or false, in small letters and without quotes"),
+    (r"[$€£]|[-+]?[\d.]+", "write only the number, with digits on both sides of its point, such as 4.84"),
+    (r"\[", "write a list in brackets, such as [4, 8]"),
+    (r".*", 'write a text in straight quotes at both ends, such as "H200"'),
+)
+"""How values look that TOML refuses, the first that fits, and what to write."""
+
+
+def _unreadable(table: str, text: str, error: str) -> str:
+    """Say which line of a table TOML refuses, in which row it stands, and what to write."""
+    place = re.search(r" \(at line (\d+)", error)
+    if place is None:
+        return "a text or a list is not closed at its end: TOML reads to the end of the file"
+    lines = text.splitlines()[: int(place[1])]
+    if error.startswith("Unclosed array"):  # TOML finds the next line
+        lines.pop()
+    where = f"line {len(lines)}{_row_at(lines)}"
+    return f"{where}: TOML cannot read {lines[-1].strip()[:80]!r}; {_remedy(lines[-1], error)}"
+
+
+def _row_at(lines: Sequence[str]) -> str:
+    """Return the name of the row that the last of these lines belongs to, in brackets; empty without one."""
+    names = [line.partition("=")[2].strip(" \"'") for line in lines if line.startswith(("name =", "[["))]
+    return f" ({names[-1][:60]})" if names and names[-1] else ""
+
+
+def _remedy(line: str, error: str) -> str:
+    """Return what to write instead of a line that TOML refuses."""
+    if error.startswith("Cannot overwrite"):
+        return "the row has this field twice; remove one line"
+    value = re.match(r"\s*[\w.-]+\s*=\s*(.*)", line)
+    if value is None:
+        return "write a field as: name = value"
+    return next(spelling for pattern, spelling in _SPELLINGS if re.match(pattern, value[1]))
 
 
 def checked(template: str, values: Collection[str], kinds: Mapping[str, Any] | None = None) -> str:
@@ -247,9 +305,10 @@ def filled(table: str, template: str, values: Mapping[str, object]) -> str:
 
 def table_error(table: str, said: str) -> TableError:
     """Return the error about a table, with the remedy."""
-    return TableError(
-        f"serving/facts/{table}.toml: {said}; correct it there, or install m3agent again to get the original"
-    )
+    name = f"serving/facts/{table}.toml"
+    in_checkout = Path(__file__).resolve().parents[2].joinpath(".git").exists()
+    original = f"drop your changes with `git checkout -- {name}`" if in_checkout else "install m3agent again"
+    return TableError(f"{name}: {said}; correct it there, or {original} to get the original")
 
 
 Test = Callable[[Any], bool]
@@ -277,6 +336,7 @@ class Condition:
 
     def __init__(self, wanted: Mapping[str, Any], settings: Settings) -> None:
         self.tests: list[tuple[str, Test]] = []
+        self.versions = str(wanted.get("versions", ""))
         for name, one in wanted.items():
             if name == "versions":
                 _bounds(str(one))

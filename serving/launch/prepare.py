@@ -6,6 +6,7 @@ The command is the documented one, then the changes for agent work and the plan,
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -204,6 +205,26 @@ def _image(recipe: Recipe, plan: Plan | None, setup: Setup | None) -> str | None
         return recipe.image
     may_serve = [version for version in versions(recipe.engine) if not why_barred(plan, setup, version)]
     return f"{repository}:v{max(may_serve, key=Version)}" if may_serve else recipe.image
+
+
+def image_warnings(prepared: PreparedJob, plan: Plan, image: str) -> list[str]:
+    """Return what is known of the engine's version in an image, and not said of the plan; empty if the tag names no version.
+
+    Raises:
+        UsageError: That version must not serve the plan.
+    """
+    repository, _, tag = image.rpartition(":")
+    setup, known = prepared.setup, ENGINES[plan.engine]
+    version = re.match(r"v?(\d+\.\d+[\d.]*(?:rc\d+)?(?:\.post\d+)?)(?=-|$)", tag)
+    if setup is None or version is None or not repository.endswith(tuple(known.images.values())):
+        return []
+    if why := why_barred(plan, setup, version[1]):
+        raise UsageError(f"the image {image} has {known.title} {version[1]}{why}")
+    always = met(setup, Severity.WARN)
+    there = met(replace(setup, version=version[1]), Severity.WARN)
+    return [
+        f"{known.title} {version[1]} in the image: {trap.sentence}" for trap in there if trap not in always
+    ]
 
 
 def with_options(argv: Sequence[str], options: Sequence[str], engine: str) -> tuple[str, ...]:

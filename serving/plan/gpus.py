@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from m3agent.serving.facts.table import Row, rows, version_range, within
+from m3agent.serving.facts.table import Row, plausible, rows, version_range, within
 from m3agent.serving.plan.kinds import EngineKind, Precision
 from m3agent.serving.plan.memory_model import GIB, possible_tp
 from m3agent.util.errors import UsageError
@@ -43,6 +43,10 @@ class Architecture(StrEnum):
     CDNA4 = "cdna4"
 
 
+_Memory = Annotated[float, AfterValidator(plausible(40, 600, "GiB of one GPU, which are its MiB / 1024"))]
+_Price = Annotated[float, AfterValidator(plausible(0.1, 60, "dollars for an hour of one GPU"))]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gpu(Row):
     """One kind of GPU; `source` is that of its memory."""
@@ -52,17 +56,20 @@ class Gpu(Row):
     """Name, with the memory size where the GPU comes in two sizes."""
     vendor: Vendor
     architecture: Architecture
-    usable_gib: float
+    usable_gib: _Memory
     """Memory as a process sees it, in GiB."""
     measured: bool
     """True if we measured it on this kind of GPU."""
     aliases: tuple[str, ...] = ()
-    spot: float | None = None
+    spot: _Price | None = None
     """Spot price in dollars an hour; None if unknown."""
-    on_demand: float | None = None
+    on_demand: _Price | None = None
     """On-demand price in dollars an hour; None if unknown."""
     prices: str = ""
-    node: int = 8
+    """Where the prices come from."""
+    spot_prices: str = ""
+    """Where the spot price comes from, if from elsewhere."""
+    node: Annotated[int, AfterValidator(plausible(1, 72, "the most GPUs of one machine"))] = 8
     """Maximum number of GPUs in one machine."""
     trtllm_tp: tuple[int, ...] = ()
     """Tensor-parallel sizes of TensorRT-LLM on one node, for which it has msa kernels."""
@@ -78,14 +85,14 @@ class Gpu(Row):
 
     def check(self) -> None:
         """Compare the fields. Raises ValueError, which begins with the field's name."""
-        if not self.usable_gib or not self.node:
-            raise ValueError(f"{'node' if self.usable_gib else 'usable_gib'}: it is 0; give what the GPU has")
         if self.spot is not None and self.on_demand is not None and self.spot > self.on_demand:
             raise ValueError(
                 f"spot: {self.spot} is more than on_demand, {self.on_demand}: the range is upside down"
             )
         if bool(self.prices) == (self.spot is None and self.on_demand is None):
             raise ValueError("prices: it says where spot and on_demand come from; give all, or none of them")
+        if self.spot_prices and self.spot is None:
+            raise ValueError("spot_prices: it says where spot comes from; give both, or leave both out")
         if self.architecture.startswith("cdna") != (self.vendor is Vendor.AMD):
             raise ValueError(f"vendor: {self.vendor} has no GPUs of the architecture {self.architecture}")
         _check_layouts("trtllm_tp", self.trtllm_tp)
@@ -270,7 +277,7 @@ def _of_memory(model: str, size: str | None, memory: int) -> Gpu:
     except UnknownGpu as unknown:
         like = GPUS["H200"]
         own = replace(like, name=unknown.name, usable_gib=memory * 0.99, measured=False, source=GIVEN)
-        return replace(own, aliases=(), spot=None, on_demand=None, prices="", known=False)
+        return replace(own, aliases=(), spot=None, on_demand=None, prices="", spot_prices="", known=False)
 
 
 def _named(model: str, size: str | None) -> Gpu:

@@ -7,14 +7,17 @@ it starts one. They also work for a command line that a user wrote.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, get_type_hints
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 from pydantic import AfterValidator, PlainValidator
 
+from m3agent.serving.errors import TableError
 from m3agent.serving.facts.table import Condition, Row, pip_versions, read, rows, table_error, unknown
 from m3agent.serving.plan.gpus import GPUS, Architecture, Vendor
 from m3agent.serving.plan.kinds import EngineKind, Precision
@@ -94,7 +97,15 @@ class Setup:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-_SETTINGS = get_type_hints(Setup)
+def _gpu_name(name: str) -> str:
+    if name not in GPUS:
+        raise ValueError(unknown("GPU", name, GPUS))
+    return name
+
+
+_SETTINGS = get_type_hints(Setup) | {"gpu": Annotated[str, AfterValidator(_gpu_name)]}
+_EXAMPLES = _SETTINGS | {"unlisted_gpu": str}
+"""The settings of an example: it may name a GPU that gpus.toml lacks."""
 Wanted = Annotated[Condition, PlainValidator(lambda wanted: Condition(wanted, _SETTINGS))]
 """Settings that a `Setup` may have."""
 
@@ -117,7 +128,9 @@ class KnownIssue(Row):
     def check(self) -> None:
         """Check the row with its example. Raises ValueError, which begins with the field's name."""
         if not applies(self.when, example_setup("example", self.example)):
-            raise ValueError("example: the row does not apply to it; correct the example, or `when`")
+            raise ValueError(
+                "example: the row does not apply to it; correct the example (a row with `versions` needs a `version` there), or `when`"
+            )
         if applies(self.when, example_setup("unlike", {**self.example, **self.unlike})):
             raise ValueError("unlike: with these changes the row still applies; correct them, or `when`")
 
@@ -150,10 +163,10 @@ def example_setup(field: str, settings: Mapping[str, Any]) -> Setup:
     """
     known = {}
     for name, value in settings.items():
-        if name not in _SETTINGS:
-            raise ValueError(f"{field}: {unknown('setting', name, _SETTINGS)}")
+        if name not in _EXAMPLES:
+            raise ValueError(f"{field}: {unknown('setting', name, _EXAMPLES)}")
         try:
-            known[name] = read(_SETTINGS[name], value)
+            known["gpu" if name == "unlisted_gpu" else name] = read(_EXAMPLES[name], value)
         except ValueError as error:
             raise ValueError(f"{field}, {name}: {error}") from None
     gpu = GPUS.get(known.get("gpu", ""), GPUS["H200"])
@@ -196,12 +209,75 @@ def met(setup: Setup, severity: Severity | None = None) -> list[KnownIssue]:
     return traps
 
 
+def warned_versions(setup: Setup, allowed: str) -> list[tuple[str, KnownIssue]]:
+    """Return the warnings that apply with some of the allowed versions of the engine only (PEP 440), with their ranges."""
+    settings = vars(setup)
+    return [
+        (group.versions, trap)
+        for trap, groups in _of(Severity.WARN, setup.engine)
+        for group in groups
+        if group.versions and any(map(group.holds, _with_versions(settings, allowed, group.versions)))
+    ]
+
+
+def _with_versions(settings: Mapping[str, Any], allowed: str, versions: str) -> Iterator[Mapping[str, Any]]:
+    """Yield settings with each version that is allowed, at the bounds of both ranges and between them."""
+    for version in _around((allowed, versions)):
+        if version in SpecifierSet(allowed):
+            yield {**settings, "version": str(version)}
+
+
 def needed_versions(setup: Setup) -> str:
     """Return the versions of the engine that may serve a setup (PEP 440). Raises TableError: no row applies."""
     for row in VERSIONS:
         if applies(row.when, setup):
             return row.versions
     raise table_error("versions", f"no row applies to every plan of {setup.engine}")
+
+
+def check_versions() -> None:
+    """Compare the versions that versions.toml allows with those that issues.toml refuses.
+
+    For each row with a range that refuses a setup, the setup of its example is read at the bounds of both rows, just before them,
+    and at each minor version between them.
+
+    Raises:
+        TableError: A version is both allowed and refused, or neither.
+    """
+    for trap in TRAPS:
+        ranges = [condition.versions for condition in trap.when if condition.versions]
+        if trap.severity is Severity.REFUSE and ranges:
+            _check_versions(trap, ranges, example_setup("example", {**trap.example, "version": None}))
+
+
+def _check_versions(trap: KnownIssue, ranges: Sequence[str], setup: Setup) -> None:
+    if _refusing(setup):
+        return  # whatever the version, so it is never planned
+    allowed = needed_versions(setup)
+    refusing = {
+        version: _refusing(replace(setup, version=str(version))) for version in _around((allowed, *ranges))
+    }
+    near = " and ".join(dict.fromkeys(name for names in refusing.values() for name in names)) or trap.name
+    for version, names in refusing.items():
+        if (version in SpecifierSet(allowed)) is bool(names):
+            what = f"leaves out {version}, which no row refuses; the nearest is {near}"
+            if names:
+                what = f"allows {version}, which {names[0]} refuses"
+            raise TableError(
+                f"serving/facts/versions.toml and issues.toml: versions = {allowed!r} {what}: correct one row"
+            )
+
+
+def _refusing(setup: Setup) -> list[str]:
+    return [row.name for row in TRAPS if row.severity is Severity.REFUSE and applies(row.when, setup)]
+
+
+def _around(ranges: Sequence[str]) -> list[Version]:
+    """Return the bounds of ranges, the versions just before them, and each minor version between them."""
+    parts = [Version(part.version.removesuffix(".*")) for text in ranges for part in SpecifierSet(text)]
+    before = [Version(f"{part.major}.{part.minor}.{part.micro - 1}") for part in parts if part.micro]
+    minors = range(min(part.minor for part in parts), max(part.minor for part in parts))
+    return sorted({*parts, *before, *(Version(f"{parts[0].major}.{minor}.0") for minor in minors)})
 
 
 def table() -> str:

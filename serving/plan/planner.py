@@ -32,6 +32,7 @@ from m3agent.serving.plan.known_issues import (
     Setup,
     Severity,
     met,
+    warned_versions,
 )
 from m3agent.serving.plan.memory_model import (
     BLOCK,
@@ -104,17 +105,26 @@ def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None)
         with_draft = drafting.get(plan.kind)
         better = [_better_than(plan, found[1])] if plan is found[0] and len(found) > 1 else []
         remarks = remarks_on(plan, with_draft, _PROFILES[0])
-        traps = (trap.sentence for trap in met(plan, Severity.WARN))
         result.append(
             replace(
                 plan,
                 cost=_cost(plan, prices),
                 reasons=(*better, *remarks["reason"]),
-                warnings=(*remarks["warning"], *traps),
+                warnings=(*remarks["warning"], *_known_issues(plan)),
                 advice=(*remarks["advice"], *_several(plan, found)),
             )
         )
     return result
+
+
+def _known_issues(plan: Plan) -> list[str]:
+    """Return the known issues to warn of: those that always apply, then those of some versions that may serve the plan."""
+    installed = plan.wish.version if plan.engine is EngineKind.VLLM else None
+    versions = f"=={installed}" if installed else plan.versions
+    return [trap.sentence for trap in met(plan, Severity.WARN)] + [
+        f"with {ENGINES[plan.engine].title} {affected}: {trap.sentence}"
+        for affected, trap in warned_versions(plan, versions)
+    ]
 
 
 def refusals(fleet: Fleet, wish: PlanRequest) -> list[Refusal]:
@@ -454,6 +464,7 @@ def _cost(plan: Plan, prices: HardwarePrices) -> Cost:
     gpu, given = plan.fleet.gpu, prices.gpu_hour is not None
     each = prices.gpu_hour if given else gpu.on_demand
     documented = "unknown" if each is None else f"on demand, {gpu.prices}"
+    documented += f"; spot, {gpu.spot_prices}" if gpu.spot_prices else ""
     hour = None if each is None else each * plan.count
     stream, speed_source = None, "not measured"
     if plan.wish.shape == M3:  # the times hold for M3's widths only

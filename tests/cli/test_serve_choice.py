@@ -15,8 +15,10 @@ from packaging.specifiers import SpecifierSet
 from m3agent.cli.serve.command import refuse_search_options
 from m3agent.cli.serve.dry_run import dry_run, files_text
 from m3agent.cli.serve.options import ServeRequest, choose, cluster_files, server_files
+from m3agent.serving.plan.known_issues import Severity
 from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.util.errors import UsageError
+from tests.serving.issue_rows import add_issue
 
 
 @pytest.mark.parametrize(
@@ -138,6 +140,21 @@ def test_files_for_kubernetes_leave_out_what_images_lack() -> None:
     assert printed == [item for text in files.values() for item in yaml.safe_load_all(text) if item]
     router = cluster_files(replace(KUBERNETES, router="llm-d"), {})[1]
     assert set(router) - set(files) == {"values.yaml", "autoscaling.yaml"}
+
+
+def test_files_for_kubernetes_tell_and_refuse_the_known_issues_of_their_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add_issue(monkeypatch, Severity.WARN, ">=0.32,<0.34")
+    asked = replace(KUBERNETES, image="vllm/vllm-openai:v0.33.0")
+    for choice in (
+        cluster_files(asked, {})[0],
+        choose(replace(asked, container=True), {}, key=None, local=False),
+    ):
+        assert "vLLM 0.33.0 in the image: answers are slow; wait (a test)" in choice.notes
+    add_issue(monkeypatch, Severity.REFUSE, "<0.33")
+    with pytest.raises(UsageError, match=r"v0\.32\.0 has vLLM 0\.32\.0: answers are slow; wait"):
+        cluster_files(replace(KUBERNETES, image="vllm/vllm-openai:v0.32.0"), {})
 
 
 def test_llm_d_gets_as_many_servers_as_the_gpus_are_enough_for() -> None:

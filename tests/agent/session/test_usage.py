@@ -9,6 +9,7 @@ import pytest
 from m3agent.agent.session.usage import Totals, cached_share, prices_of, tokens_per_second
 from m3agent.serving.client.endpoint import Endpoint, unasked
 from m3agent.serving.client.messages import AssistantMessage, Turn, Usage
+from m3agent.serving.client.models import known_model
 from m3agent.serving.client.prices import Prices
 from tests.serving import talk
 
@@ -64,15 +65,16 @@ def test_the_mean_speed_weighs_by_time() -> None:
 
 
 LISTED = Prices(1.0, 2.0)
-M3 = Prices(0.30, 1.20, 0.06, step=512_000, times=2.0)
+M3, FLASH = (known_model(name) for name in ("MiniMax-M3", "MiniMax-M3.1-Flash"))
+assert M3 is not None and FLASH is not None
 
 
 @pytest.mark.parametrize(
     ("at", "own", "prices"),
     [
-        (unasked("https://API.MiniMax.io/v1", "MiniMax-M3"), None, M3),
-        (unasked("https://api.minimaxi.com:443/v1", "minimax-m3"), None, M3),
-        (unasked("https://api.minimax.cn/v1", "MiniMax-M3.1-Flash"), None, Prices(0.15, 0.60, 0.015)),
+        (unasked("https://API.MiniMax.io/v1", "MiniMax-M3"), None, M3.prices),
+        (unasked("https://api.minimaxi.com:443/v1", "minimax-m3"), None, M3.prices),
+        (unasked("https://api.minimax.cn/v1", "MiniMax-M3.1-Flash"), None, FLASH.prices),
         (unasked("https://api.minimax.io/v1", "MiniMax-M9"), None, None),
         (unasked("https://api.minimax.io.example/v1", "MiniMax-M3"), None, None),
         (endpoint("https://openrouter.ai/api/v1", prices=LISTED), None, LISTED),

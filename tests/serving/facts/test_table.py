@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from datetime import date
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +19,11 @@ from m3agent.serving.facts.table import (
     raw_rows,
     raw_text,
     rows,
+    table_error,
     within,
 )
 from m3agent.serving.plan.gpus import Gpu
+from m3agent.serving.plan.known_issues import Setup
 
 KINDS = kinds()
 
@@ -134,15 +137,45 @@ MALFORMED = {
     "prices upside down": (
         "gpus",
         "spot = .*",
-        "spot = 1_000",
-        ("(H100-80), field spot: 1000.0 is more than on_demand",),
+        "spot = 50",
+        ("(H100-80), field spot: 50.0 is more than on_demand",),
     ),
     "a negative price": ("gpus", "spot = .*", "spot = -1.82", ("(H100-80), field spot: -1.82 is no number",)),
     "a price of nothing": ("gpus", "spot = .*", "spot = nan", ("(H100-80), field spot: nan is no number",)),
     "a price from nowhere": ("gpus", "prices = ", "# ", ("(H100-80), field prices: it says where",)),
-    "no memory": ("gpus", "usable_gib = .*", "usable_gib = 0", ("(H100-80), field usable_gib: it is 0",)),
+    "a source of no price": (
+        "gpus",
+        "spot = .*",
+        'spot_prices = "a list"',
+        ("(H100-80), field spot_prices: it says where spot comes from; give both",),
+    ),
+    "no memory": ("gpus", "usable_gib = .*", "usable_gib = 0", ("field usable_gib: 0.0 is not within",)),
+    "memory in MiB": (
+        "gpus",
+        "usable_gib = .*",
+        "usable_gib = 183000",
+        ("(H100-80), field usable_gib: 183000.0 is not within 40 to 600: give GiB of one GPU",),
+    ),
+    "too little memory": ("gpus", "usable_gib = .*", "usable_gib = 17.83", ("17.83 is not within",)),
+    "a price of a hundred GPUs": ("gpus", "on_demand = .*", "on_demand = 484", ("give dollars for an hour",)),
+    "no GPUs in a machine": ("gpus", "node = .*", "node = 0", ("(GB200), field node: 0 is not within",)),
+    "a price of one token": ("models", "prompt = .*", "prompt = 3e-7", ("dollars for a million tokens",)),
+    "a window in thousands": ("models", "window = .*", "window = 512", ("512 is not within", "tokens")),
+    "a factor of nothing": ("models", "times = .*", "times = 0.5", ("field times: 0.5 is not within 1 to",)),
+    "a misspelt GPU in a condition": (
+        "issues",
+        'gpu = "H20-96", text_only',
+        'gpu = "H2096", text_only',
+        ("field when, entry 1: gpu: there is no GPU H2096; did you mean H20-96? The GPUs are H100-80",),
+    ),
+    "a misspelt GPU in an example": (
+        "issues",
+        '{ gpu = "A100-80", version',
+        '{ gpu = "A10080", version',
+        ("field example, gpu: there is no GPU A10080; did you mean A100-80?",),
+    ),
     "a doubled name": ("gpus", '"H20-96"', '"H200"', ("(H200), field name: line ", " has H200 too; rename")),
-    "a doubled alias": ("gpus", '"H200-141"', '"H100"', ("(H200), field name: line ", " has H100 too")),
+    "a doubled alias": ("gpus", '"H200-141"', '"H100"', ("(H200), field aliases: line ", " has H100 too")),
     "a misspelt architecture": (
         "gpus",
         '"hopper"',
@@ -232,7 +265,37 @@ MALFORMED = {
         "wish.contxt",
         ("field said: there is no field {wish.contxt}; did you mean wish.context?",),
     ),
-    "no TOML": ("versions", "versions = .*", "versions = >=0.32", ("it is not TOML (", "line ")),
+    "no quotes": (
+        "versions",
+        "versions = .*",
+        "versions = >=0.32",
+        (": line ", ": TOML cannot read 'versions = >=0.32'; write a text in straight quotes at both ends"),
+    ),
+    "one quote": (
+        "gpus",
+        'vendor = "nvidia"',
+        'vendor = nvidia"',
+        (" (H100-80): TOML cannot read 'vendor = nvidia\"'; write a text",),
+    ),
+    "a comma in a number": (
+        "gpus",
+        "on_demand = .*",
+        "on_demand = 4,84",
+        (" (H100-80): TOML cannot read 'on_demand = 4,84'; write a number with a point, such as 4.84",),
+    ),
+    "a day that does not exist": ("gpus", "date = .*", "date = 2026-13-29", ("(H100-80)", "YYYY-MM-DD")),
+    "a thirtieth of February": ("gpus", "date = .*", "date = 2026-02-30", ("(H100-80)", "YYYY-MM-DD")),
+    "a word of English": ("gpus", "measured = .*", "measured = no", ("(H100-80)", "write true or false")),
+    "a sign of a currency": ("gpus", "spot = .*", "spot = $1.43", ("(H100-80)", "write only the number")),
+    "a list without an end": (
+        "gpus",
+        "aliases = .*",
+        'aliases = ["H100"',
+        ("(H100-80)", "'aliases = [\"H100\"'; write a list in brackets"),
+    ),
+    "a text without an end": ("ends", 'said = """', "said = '''", ("not closed at its end",)),
+    "a doubled field": ("gpus", "spot = .*", "on_demand = 2.0", ("this field twice; remove one line",)),
+    "no equals sign": ("gpus", "spot = .*", "spot 1.43", ("write a field as: name = value",)),
     "something else": ("versions", "[[version]]", "[[row]]", ("every row begins with [[version]]",)),
 }
 
@@ -248,9 +311,20 @@ def test_a_malformed_row_is_one_sentence_with_file_row_field_and_remedy(name: st
         parse_rows(KINDS[table], table, changed)
     said = str(error.value)
     assert said.startswith(f"serving/facts/{table}.toml: ")
-    assert said.endswith("; correct it there, or install m3agent again to get the original")
+    assert said.endswith(" to get the original")
     assert "\n" not in said
     assert all(part in said for part in parts), said
+
+
+def test_the_original_comes_from_git_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("m3agent.serving.facts.table.__file__", str(tmp_path / "serving/facts/table.py"))
+    assert str(table_error("gpus", "x")).endswith(
+        "; correct it there, or install m3agent again to get the original"
+    )
+    (tmp_path / ".git").mkdir()
+    assert "or drop your changes with `git checkout -- serving/facts/gpus.toml`" in str(
+        table_error("gpus", "x")
+    )
 
 
 @pytest.mark.parametrize(
@@ -314,5 +388,6 @@ def test_ranges_of_versions(version: str | None, inside: bool) -> None:
 def test_each_table_explains_its_fields() -> None:
     for table, kind in KINDS.items():
         head = raw_text(table).partition(f"\n[[{table[:-1]}]]")[0]
-        named = {field.name for field in fields(kind)} - {"known"}
+        named = {field.name for field in fields(kind)}
+        named |= {field.name for field in fields(Setup)} if table == "issues" else set()
         assert all(re.search(rf"\b{name}\b", head) for name in named), (table, named)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.serving.launch.prepare import LaunchRequest, PreparedJob, prepare, with_options
+from m3agent.serving.launch.prepare import LaunchRequest, PreparedJob, image_warnings, prepare, with_options
 from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.gpus import GPUS, Fleet, parse_gpus
 from m3agent.serving.plan.kinds import DraftUse, EngineKind
@@ -20,6 +20,7 @@ from m3agent.serving.plan.plan import PlanRequest
 from m3agent.serving.plan.planner import plans
 from m3agent.serving.plan.recipe import RECIPES, Recipe, recipe
 from m3agent.util.errors import UsageError
+from tests.serving.issue_rows import add_issue
 
 KEY = "s3cret"
 SYNTHETIC = '{"method":"eagle3","model":"d","rejection_sample_method":"synthetic"}'
@@ -41,6 +42,29 @@ def test_an_image_gets_nothing_that_needs_a_package() -> None:
     inside = planned("8xH200", LaunchRequest(in_image=True))
     assert ("VLLM_USE_FASTOKENS" in inside.job.env, inside.packages) == (False, [])
     assert [change.what for change in inside.left_out] == ["fast tokeniser"]
+
+
+@pytest.mark.parametrize(
+    ("image", "told"),
+    [
+        ("mirror.example:5000/vllm/vllm-openai:v0.33.0-cu129", True),
+        ("vllm/vllm-openai:v0.24.0", False),
+        ("vllm/vllm-openai:nightly", False),
+        ("our/engine:0.33.0", False),
+    ],
+)
+def test_the_version_of_an_image_is_compared_with_known_issues(
+    image: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plans(parse_gpus("4xH200"), PlanRequest())[0]
+    prepared = prepare(recipe(plan.recipe), LaunchRequest(in_image=True), plan)
+    add_issue(monkeypatch, Severity.WARN, ">=0.32,<0.34")
+    told_ = ["vLLM 0.33.0 in the image: answers are slow; wait (a test)"]
+    assert image_warnings(prepared, plan, image) == told_ * told
+    add_issue(monkeypatch, Severity.REFUSE, ">=0.32,<0.34")
+    if told:
+        with pytest.raises(UsageError, match=f"^the image {image} has vLLM 0.33.0: answers are slow; wait "):
+            image_warnings(prepared, plan, image)
 
 
 def value(argv: Sequence[str], flag: str) -> tuple[str, ...] | None:

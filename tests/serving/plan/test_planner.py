@@ -12,7 +12,7 @@ from m3agent.serving.launch.prepare import LaunchRequest, prepare
 from m3agent.serving.plan.draft import GQA_DRAFT, MHA_DRAFT, Draft
 from m3agent.serving.plan.gpus import GPUS, Fleet, Gpu, parse_gpus
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
-from m3agent.serving.plan.known_issues import Rope
+from m3agent.serving.plan.known_issues import Rope, Severity
 from m3agent.serving.plan.memory_model import (
     BLOCK,
     GIB,
@@ -27,6 +27,7 @@ from m3agent.serving.plan.plan import HardwarePrices, Plan, PlanRequest
 from m3agent.serving.plan.planner import longest_context, plans, refusals, smallest
 from m3agent.serving.plan.recipe import recipe
 from m3agent.util.errors import UsageError
+from tests.serving.issue_rows import add_issue
 
 MILLION = PlanRequest(context=1_048_576)
 GPU = st.sampled_from(sorted(GPUS)).map(GPUS.__getitem__)
@@ -386,7 +387,9 @@ def test_costs() -> None:
     assert cost.spot_dollars_per_hour == pytest.approx(4 * (h200.spot or 0))
     assert cost.tokens_per_second == pytest.approx(1 / 0.0092)
     assert cost.dollars_per_million == pytest.approx(hour * 0.0092 / 3600 * 1e6)
-    assert cost.breakeven_tokens_per_second == pytest.approx(hour / (1.20 * 3600) * 1e6)
+    assert cost.breakeven_tokens_per_second == pytest.approx(
+        hour / cost.hosted_dollars_per_million / 3600 * 1e6
+    )
     assert cost.stream_tokens_per_second == cost.tokens_per_second
     assert best("4xH200", MILLION).cost.tokens_per_second == pytest.approx(74, abs=3)
     eight = best("8xH200", PlanRequest(context=131_072)).cost
@@ -395,6 +398,23 @@ def test_costs() -> None:
     given_ = plans(parse_gpus("4xB200"), PlanRequest(), HardwarePrices(5.0, 1000.0))[0].cost
     assert given_.dollars_per_million == pytest.approx(20 / 3.6)
     assert given_.price_source == given_.throughput_source == "given"
+    spot = plans(Fleet(replace(h200, spot_prices="an auction"), 4), PlanRequest())[0].cost
+    assert spot.price_source == f"on demand, {h200.prices}; spot, an auction"
+
+
+def test_memory_that_was_not_measured_has_its_source() -> None:
+    gpu = replace(GPUS["H200"], measured=False, source="a data sheet")
+    warnings = plans(Fleet(gpu, 4), PlanRequest())[0].warnings
+    assert "the memory of the H200 was not measured by us: a data sheet" in warnings
+
+
+@pytest.mark.parametrize(("version", "told"), [(None, True), ("0.31.0", False), ("0.33.0", True)])
+def test_a_plan_tells_the_warnings_of_versions_that_may_serve_it(
+    version: str | None, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_issue(monkeypatch, Severity.WARN, ">=0.32,<0.34")
+    warnings = best("4xH200", PlanRequest(version=version)).warnings
+    assert ("with vLLM >=0.32,<0.34: answers are slow; wait (a test)" in warnings) is told
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from m3agent.serving.errors import TableError
+from m3agent.serving.facts.table import parse_rows
 from m3agent.serving.plan import known_issues, recipe
 from m3agent.serving.plan.gpus import Architecture, Vendor
 from m3agent.serving.plan.kinds import EngineKind, Precision
@@ -17,10 +18,14 @@ from m3agent.serving.plan.known_issues import (
     Rope,
     Setup,
     Severity,
+    VersionRow,
+    check_versions,
     example_setup,
     met,
     needed_versions,
+    warned_versions,
 )
+from tests.serving.issue_rows import add_issue
 
 H200 = Setup(EngineKind.VLLM, Vendor.NVIDIA, Architecture.HOPPER, Precision.MXFP8, 131_072)
 B200 = replace(H200, architecture=Architecture.BLACKWELL)
@@ -55,11 +60,6 @@ def test_sound_setups_have_no_traps(setup: Setup) -> None:
     assert names(setup) == set()
 
 
-@pytest.mark.parametrize("version", ["0.24.0", "0.27.1", "0.33.0", "0.27.1+cu130"])
-def test_good_versions_of_vllm(version: str) -> None:
-    assert names(replace(H200, version=version)) == set()
-
-
 def test_the_simple_offload_is_refused_by_name_too() -> None:
     assert "host-cache-simple" in names(replace(H200, offload="SimpleCPUOffloadConnector"))
 
@@ -84,9 +84,60 @@ def test_fp8_index_keys_need_nvidia_and_off_blackwell_a_version() -> None:
     assert "index-fp8" in names(replace(MI355X, version="0.33.0", index_dtype="fp8"))
 
 
-@pytest.mark.parametrize("version", ["0.22.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0"])
-def test_bad_versions_of_vllm(version: str) -> None:
-    assert met(replace(H200, version=version), Severity.REFUSE)
+@pytest.mark.parametrize(
+    ("allowed", "warned"),
+    [(">=0.24,!=0.25.*", True), (">=0.32", True), (">=0.34", False), ("==0.33.0", True), ("==0.31.0", False)],
+)
+def test_a_warning_of_some_versions_is_told_if_one_of_them_is_allowed(
+    allowed: str, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warning = add_issue(monkeypatch, Severity.WARN, ">=0.32,<0.34")
+    assert warned_versions(H200, allowed) == [(">=0.32,<0.34", warning)] * warned
+    assert warned_versions(B200, allowed) == []
+
+
+OLD = """
+[[issue]]
+name = "%s"
+severity = "refuse"
+when = [{ engine = "vllm", versions = "%s" }]
+example = { version = "%s" }
+unlike = { version = "0.33.0" }
+effect = "wrong text"
+remedy = "install another"
+source = "a test"
+date = 2026-11-30
+"""
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused", "says"),
+    [
+        (">=0.24,!=0.25.*,!=0.26.*,!=0.27.0", ">=0.25,<0.27.1", None),
+        (
+            ">=0.24,!=0.25.*,!=0.26.*,!=0.27.0",
+            ">=0.25,<0.27",
+            "leaves out 0.27.0, which no row refuses; .* middle: ",
+        ),
+        (">=0.24,!=0.25.*,!=0.26.*,!=0.27.0", ">=0.25,<0.27.3", "allows 0.27.2, which middle refuses: "),
+        (">=0.24,!=0.25.*,!=0.27.0", ">=0.25,<0.27.1", "allows 0.26.0, which middle refuses: "),
+        (">=0.23,!=0.25.*,!=0.26.*,!=0.27.0", ">=0.25,<0.27.1", "allows 0.23, which first refuses: "),
+    ],
+)
+def test_a_range_that_is_changed_in_one_table_only_is_named_with_both_rows(
+    allowed: str, refused: str, says: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issues = OLD % ("first", "<0.24", "0.22.0") + OLD % ("middle", refused, "0.25.0")
+    versions = f'[[version]]\nwhen = [{{ engine = "vllm" }}]\nversions = "{allowed}"\nsource = "a test"\ndate = 2026-11-30\n'
+    monkeypatch.setattr(known_issues, "TRAPS", parse_rows(KnownIssue, "issues", issues))
+    monkeypatch.setattr(known_issues, "VERSIONS", parse_rows(VersionRow, "versions", versions))
+    if says is None:
+        check_versions()
+        return
+    with pytest.raises(
+        TableError, match=rf"^serving/facts/versions.toml and issues.toml: versions = .* {says}"
+    ):
+        check_versions()
 
 
 def test_a_table_without_a_row_for_every_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
