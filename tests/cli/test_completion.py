@@ -102,7 +102,7 @@ def test_completion_answers_a_shell(shell: str, line: str, first: list[str], env
 def test_names_of_sessions_are_completed(words: str, tmp_path: Path) -> None:
     for name in ("20260101-100000-aaaaaa", "20260102-100000-bbbbbb"):
         (tmp_path / "sessions" / name).mkdir(parents=True)
-        (tmp_path / "sessions" / name / "events.jsonl").touch()
+        (tmp_path / "sessions" / name / "events.jsonl").write_text('{"type": "session.started"}\n')
 
     def completed(beginning: str) -> list[str]:
         line = f"m3agent {words} {beginning}"
