@@ -56,11 +56,16 @@ def start_apart(
                 data = file.read()
             shown += relay(data, last=ended is not None or is_begun)
             if ended is not None or is_begun:
-                return ended
+                break
             time.sleep(PAUSE)
     except KeyboardInterrupt:
         print_note(told)
         end(130)
+    if ended and not shown:
+        print_note(
+            f"m3agent: it ended with exit code {ended}, and nothing is in {console}: the disk may be full"
+        )
+    return ended
 
 
 def relay(data: bytes, *, last: bool) -> int:

@@ -41,7 +41,7 @@ from m3agent.cli.common import (
     settings_in,
     state_folder,
 )
-from m3agent.cli.detach import attach
+from m3agent.cli.detach import attach, check_detached, detached
 from m3agent.cli.eval import eval_app
 from m3agent.cli.export import export
 from m3agent.cli.help import PROGRAM, Group, arrange, usage_error
@@ -233,6 +233,8 @@ def fix(
         raise UsageError(f"{wanted[0]} and {other} exclude each other: give only one")
     if follow and not pr:
         raise UsageError("--follow is for pull requests: give --pr too")
+    if detach:
+        check_detached(issue, follow=follow)
     hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
 
     proposes: Proposes = "plan" if plan_first else "spec" if spec else ""
@@ -248,10 +250,6 @@ def fix(
     ask(repo, flags)
     hosts.ask(repo, flags)
     if detach:
-        from m3agent.cli.detach import detached
-
-        if issue == "-":
-            raise UsageError("--detach: the fix has no standard input; give the issue as a file or in quotes")
         detached(sys.argv, os.environ)
     if each is not None:
         several.begin_all(each, most, report or [], repo, flags, [apply, pr], begin, json_result=json_result)

@@ -39,6 +39,18 @@ PAUSE = 0.2
 INTERRUPTED = 130
 
 
+def check_detached(issue: str | None, *, follow: bool) -> None:
+    """Raise UsageError if a fix cannot work without a terminal."""
+    from m3agent.util.errors import UsageError
+
+    if issue == "-":
+        raise UsageError("--detach: the fix has no standard input; give the issue as a file or in quotes")
+    if follow:  # `sessions attach --stop` reaches the fix only
+        raise UsageError(
+            "--detach ends with the fix: leave out --follow, and give m3agent pr follow when the fix has ended"
+        )
+
+
 def detached(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Start this `fix` without a terminal, and print its output until it works.
 
@@ -152,13 +164,17 @@ async def _shown(folder: Path, screen: Screen) -> Line:
 
     from m3agent.agent.session.control import send
     from m3agent.agent.session.log_reader import LOG, read_new
+    from m3agent.agent.ui.event_printer import NOT_HEARD
     from m3agent.util.append_only import is_locked
 
     ended: Line = {}
     read: dict[Path, int] = {}
+    unheard: list[str] = []
 
     def told(text: str) -> None:
-        if not send(folder, {"say": text}):
+        if send(folder, {"say": text}):
+            unheard.append(text.strip())
+        else:
             screen.say(f"the fix takes no messages from here, so it does not get this: {text}")
 
     with screen, contextlib.nullcontext() if screen.inbox is None else screen.inbox.heard_by(told):
@@ -168,8 +184,12 @@ async def _shown(folder: Path, screen: Screen) -> Line:
                 lines, read[log] = read_new(log, read.get(log, 0))
                 for line in lines:
                     screen.on_line(line)
+                    if line["type"] == "person.message" and line["text"] in unheard:
+                        unheard.remove(line["text"])
                     if log.parent == folder:
                         ended = line if line["type"] == "session.finished" else {}
             if not works:
+                for text in unheard:
+                    screen.say(NOT_HEARD.format(text))
                 return ended
             await asyncio.sleep(PAUSE)

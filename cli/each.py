@@ -84,7 +84,7 @@ def issues_of(each: str, query: Callable[[str], list[str]]) -> tuple[object, lis
     Raises:
         UsageError: The file cannot be read or names no issue.
     """
-    if each != "-" and is_query(each) and not Path(each).exists():
+    if each != "-" and is_query(each) and not os.path.lexists(each):  # pathlib refuses long texts
         return each, query(each)  # the tracker may have other issues in the next run
     try:
         text = sys.stdin.read() if each == "-" else Path(each).read_text("utf-8")
@@ -167,18 +167,19 @@ def fix_each(
 ) -> NoReturn:
     """Fix issues, show a table of the results, and exit with the largest of the exit codes.
 
-    An issue that cannot be fixed does not stop the others. Ctrl-C does. If the same command was cut off before, issues that
-    came to their end are not fixed again.
+    An issue that cannot be fixed does not stop the others. Ctrl-C does, and the table and the report follow. If the same
+    command was cut off before, issues that came to their end are not fixed again.
 
     Args:
         kept: The file that keeps the results until all issues have one.
         report: Writes the report about all.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C.
     """
     ended: list[Ended] = []
     with contextlib.closing(_results(kept)) as results:
-        before = {
-            end.issue: end for end in (Ended(*json.loads(line)) for _, line in json_lines(kept.read_bytes()))
-        }
+        before = _before(kept)
         if known := sum(spec in before for spec in specs):
             say(f"{known} of {counted(len(specs), 'issue')} ended before and will not be fixed again")
         for number, spec in enumerate(specs, 1):
@@ -186,14 +187,10 @@ def fix_each(
                 ended.append(before[spec])
                 continue
             say(f"issue {number} of {len(specs)}: {printable_line(spec, 200)}")
-            code, result = _fix(*begin(spec), json_result=json_result)
-            status, session = (
-                ("error", UNKNOWN) if result is None else (str(result.status), result.session.name)
-            )
-            ended.append(Ended(status, code, session, spec))
-            if code == INTERRUPTED:
+            ended.append(_fix(spec, *begin(spec), json_result=json_result))
+            if ended[-1].exit == INTERRUPTED:
                 break
-            if status != Status.ERROR:  # the next run may find what was missing, such as the model server
+            if ended[-1].status != Status.ERROR:  # the next run may find what was missing, such as the server
                 results.append(json.dumps(ended[-1]).encode(), sync=True)
         else:
             kept.unlink()
@@ -201,6 +198,8 @@ def fix_each(
     for line in wrapping(table, columns_of(sys.stderr)).splitlines():
         print_note(line)
     report(ended)
+    if ended[-1].exit == INTERRUPTED:
+        raise KeyboardInterrupt
     raise typer.Exit(max(end.exit for end in ended))
 
 
@@ -249,18 +248,31 @@ def _results(path: Path) -> AppendOnlyFile:
         ) from None
 
 
-def _fix(
-    fixing: Coroutine[None, None, FixResult], screen: Screen, *, json_result: bool
-) -> tuple[int, FixResult | None]:
-    """Carry out one fix; return its exit code, and its result unless it could not begin."""
+def _before(kept: Path) -> dict[str, Ended]:
+    """Return the results that the same command has kept, by the issue. A damaged line, as a power cut leaves it, does not count."""
+    before: dict[str, Ended] = {}
+    for _, line in json_lines(kept.read_bytes()):
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
+            end = Ended(*json.loads(line))
+            before[str(end.issue)] = end._replace(exit=int(end.exit))
+    return before
+
+
+def _fix(spec: str, fixing: Coroutine[None, None, FixResult], screen: Screen, *, json_result: bool) -> Ended:
+    """Carry out one fix; return how it ended."""
     results: list[FixResult] = []
 
     async def kept() -> FixResult:
         results.append(await fixing)
         return results[0]
 
+    code = INTERRUPTED
     try:
-        with faults():
+        with faults(), contextlib.suppress(KeyboardInterrupt):
             finish(kept(), screen, json_result=json_result)
     except typer.Exit as ended:
-        return ended.exit_code, results[0] if results else None
+        code = ended.exit_code
+    if results:
+        return Ended(str(results[0].status), code, results[0].session.name, spec)
+    status = Status.INTERRUPTED if code == INTERRUPTED else Status.ERROR
+    return Ended(str(status), code, screen.session or UNKNOWN, spec)

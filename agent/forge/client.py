@@ -185,10 +185,8 @@ class Client(ABC):
         Raises:
             UsageError: The tracker has no such query.
         """
-        numbers = [
-            number for number in islice(self._numbers(project, query), most) if isinstance(number, int)
-        ]
-        return list(dict.fromkeys(numbers))
+        numbers = islice(self._numbers(project, query), most)
+        return list(dict.fromkeys(number for number in numbers if type(number) is int and number > 0))
 
     def present(self, project: Project) -> Opened:
         """Return a project as it is now. Raises UsageError if it cannot be read or is archived."""

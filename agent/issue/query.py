@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 
 from m3agent.util.errors import UsageError
 
-_TERM = re.compile(r"(?:^|\s)-?[a-z]+:\S")
+_TERM = re.compile(r"(?:^|\s)-?[a-z]+:(?!//)\S")
 
 
 def is_query(text: str) -> bool:
-    """Return whether a text has a term of a query, such as `label:bug`."""
+    """Return whether a text has a term of a query, such as `label:bug`. The address of an issue has none."""
     return _TERM.search(text) is not None
 
 

@@ -194,11 +194,18 @@ def _first(folder: Path) -> Line:
 
 
 def _never_began(folder: Path) -> bool:
-    """Return whether a session has ended, or works, without its first event. There is nothing to show or to resume."""
-    with contextlib.suppress(OSError):
+    """Return whether a session has ended, or works, without its first event. There is nothing to show or to resume.
+
+    A detached fix has a folder before it has a log.
+    """
+    try:
         return (
             text(_first(folder), "type") not in ("", SessionStarted.type) or not (folder / LOG).stat().st_size
         )
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
     return False  # the list says why the log cannot be read
 
 

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def controlled(folder: Path, say: Callable[[str], None], stop: Callable[[], None
         *lines, last = bytes(rest).split(b"\n")
         rest[:] = last
         for line in lines:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 asked = json.loads(line)
                 if not isinstance(asked, dict):
                     continue
@@ -66,11 +67,13 @@ def controlled(folder: Path, say: Callable[[str], None], stop: Callable[[], None
 def send(folder: Path, asked: Mapping[str, object]) -> bool:
     """Send something to a session. Return whether a process takes it."""
     try:
-        pipe = os.open(folder / PIPE, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:  # no pipe, or nobody reads it
+        pipe = os.open(folder / PIPE, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with os.fdopen(pipe, "wb", buffering=0) as file:
+            if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
+                return False
+            fcntl.flock(file, fcntl.LOCK_EX)  # a long line is not written at once
+            os.set_blocking(pipe, True)
+            file.write(json.dumps(asked).encode() + b"\n")
+    except OSError:  # no pipe, nobody reads it, or its reader ends just now
         return False
-    with os.fdopen(pipe, "wb", buffering=0) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # a long line is not written at once
-        os.set_blocking(pipe, True)
-        file.write(json.dumps(asked).encode() + b"\n")
     return True

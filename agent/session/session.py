@@ -89,7 +89,7 @@ class Session:
         name = name or new_id()
         folder = state / "sessions" / name
         try:
-            if not folder.is_dir():
+            if not folder.is_dir() or (folder / LOG).exists():  # a log is that of another session
                 make_folder(folder)
         except OSError as error:
             raise fault(error, folder) from None

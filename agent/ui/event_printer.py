@@ -39,6 +39,7 @@ LAST_WORDS = 4000  # most characters of what the model says when it is done
 BRIEF = 1.0  # seconds; the time of a shorter step is only shown in detail
 MOST_OUTPUT = 10  # most lines of a call's result that are shown in detail
 LAST_OUTPUT = 4  # how many of them are the last lines
+NOT_HEARD = "the model's work is over, so it does not get this: {}"
 MOST_DIFFED = 50  # most files of a change that are compared for the screen
 
 
@@ -90,6 +91,8 @@ class Screen:
     """Receives the lines of the logs too; None without --json."""
     inbox: Inbox | None = None
     """Gets what the person types while the screen is shown, and asks the person; None if nobody shall type."""
+    session: str = ""
+    """The id of the first session that it shows; empty before that."""
 
     def __post_init__(self) -> None:
         self._typed = None if self.inbox is None else TypedLine(self.pass_on)
@@ -119,7 +122,7 @@ class Screen:
     def pass_on(self, text: str) -> None:
         """Pass on what the person types."""
         if self.inbox is not None and not self.inbox.put(text):
-            self.say(f"the model's work is over, so it does not get this: {text}")
+            self.say(NOT_HEARD.format(text))
 
     async def _ask(self, question: str) -> str | None:
         """Ask the person. Returns the line that the person types; None after Ctrl-C."""
@@ -170,6 +173,7 @@ class Screen:
         self._now.row.see(line)
         if line["type"] == "session.started":
             self._now.started = line
+            self.session = self.session or line["session"]
         if self._typed is not None and self.inbox is not None and self._now.row.facts.is_embedded:
             self._typed.end()  # that engine takes no advice
             self.inbox.ask = None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from m3agent.agent.session.control import PIPE
 from m3agent.agent.session.log_reader import read_new
 from m3agent.agent.session.session import PATCH, Session
 from tests.agent.report.test_report_model import finished, started
@@ -74,6 +76,33 @@ def test_attach_ends_with_the_fix(own_state: Path, killed: bool) -> None:
         assert b"verified" in said
 
 
+def test_a_message_that_came_too_late_is_told(own_state: Path) -> None:
+    session = Session.create(own_state / "state", [])
+    os.mkfifo(session.folder / PIPE)
+    reader = os.open(session.folder / PIPE, os.O_RDWR)
+    with contextlib.closing(session):
+        session.write(started())
+        attached = command("sessions", "attach", session.id, "--repo", str(own_state))
+        with EmulatedTerminal(attached, output_too=True) as terminal:
+            terminal.until(lambda lines: any(line.startswith("session ") for line in lines))
+            terminal.press(b"one word more\r")
+            assert b"one word more" in os.read(reader, 1000)
+            session.write(finished("verified"))
+            session.close()
+            assert terminal.until_the_end() == 0
+            assert any("does not get this: one word more" in line for line in terminal.lines)
+    os.close(reader)
+
+
+def test_an_end_without_a_word_is_told(fixes: Fixes) -> None:
+    """The disk is full, so nothing that the fix says can be kept."""
+    where = ("--repo", str(fixes.repo(BUGGY)), "--endpoint", fixes.model.url)
+    full = ["bash", "-c", 'ulimit -f 0; exec "$@"', "-", *command("fix", ISSUE, *where, "--detach")]
+    ended = subprocess.run(full, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert "the disk may be full" in ended.stderr
+
+
 def test_what_is_refused_leaves_no_session(fixes: Fixes) -> None:
     refused = run(
         "fix", "gone.md", "--repo", str(fixes.repo(BUGGY)), "--endpoint", fixes.model.url, "--detach"
@@ -82,6 +111,7 @@ def test_what_is_refused_leaves_no_session(fixes: Fixes) -> None:
     assert "There is no issue file 'gone.md'" in refused.stderr
     assert list((fixes.home / "state" / "sessions").glob("*")) == []
     assert run("fix", "-", "--detach").returncode == 2
+    assert run("fix", ISSUE, "--detach", "--pr", "--follow").returncode == 2
 
 
 def test_new_lines_are_read_once_and_whole(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -23,7 +24,7 @@ from tests.agent.report.test_report_model import a_fix
 from tests.agent.scripted import BUGGY, MakeRepo
 from tests.command_line import run
 
-Outcome = Status | Exception
+Outcome = Status | BaseException
 FixAll = Callable[..., int]
 
 
@@ -38,7 +39,7 @@ def fix_all(tmp_path: Path) -> FixAll:
     def fix_all(text: str, outcomes: Mapping[str, Outcome], *reports: Path) -> int:
         async def fixing(spec: str) -> FixResult:
             outcome = outcomes[spec]
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, BaseException):
                 raise outcome
             code = EXIT_CODES[outcome]
             return FixResult(outcome, code, "", tmp_path / "sessions" / f"session-{spec}", None, None)
@@ -49,7 +50,7 @@ def fix_all(tmp_path: Path) -> FixAll:
         (tmp_path / "issues").write_text(text)
         named, specs = issues_of(str(tmp_path / "issues"), no_query)
         kept = kept_in(tmp_path, tmp_path, [named])
-        with pytest.raises(typer.Exit) as ended:
+        with pytest.raises((typer.Exit, KeyboardInterrupt)) as ended:
             fix_each(
                 specs,
                 begin,
@@ -57,7 +58,7 @@ def fix_all(tmp_path: Path) -> FixAll:
                 kept=kept,
                 report=lambda end: write_reports(reports, tmp_path, end),
             )
-        return ended.value.exit_code
+        return ended.value.exit_code if isinstance(ended.value, typer.Exit) else 130
 
     return fix_all
 
@@ -79,9 +80,16 @@ def test_one_issue_after_the_other_with_a_table_and_the_largest_exit_code(
     ]
 
 
-def test_an_interruption_stops_all(fix_all: FixAll, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fix_all("one\ntwo\nthree", {"one": Status.VERIFIED, "two": Status.INTERRUPTED}) == 130
-    assert "three" not in capsys.readouterr().err
+def test_an_interruption_stops_all_and_the_results_follow(
+    fix_all: FixAll, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    outcomes = {"one": Status.VERIFIED, "two": asyncio.CancelledError()}
+    report = tmp_path / "all.json"
+    assert fix_all("one\ntwo\nthree", outcomes, report) == 130
+    shown = capsys.readouterr().err
+    assert "three" not in shown
+    assert [line.split()[0] for line in shown.splitlines()[-4:-1]] == ["status", "verified", "interrupted"]
+    assert [row["status"] for row in json.loads(report.read_bytes())] == ["verified", "interrupted"]
 
 
 def test_what_came_to_an_end_is_not_fixed_again(
@@ -90,7 +98,8 @@ def test_what_came_to_an_end_is_not_fixed_again(
     """The results are on the disk before the next issue begins, so a kill loses none."""
     assert fix_all("one\ntwo\nthree", {"one": Status.FAILED, "two": Status.INTERRUPTED}) == 130
     (results,) = (tmp_path / "each").iterdir()
-    results.write_bytes(results.read_bytes() + b'["ver')  # cut off in the middle of a line
+    damage = b'\0\0\n[1]\n{}\n["verified", "x", "y", "two"]\n["ver'  # and cut off in the middle of a line
+    results.write_bytes(results.read_bytes() + damage)
     capsys.readouterr()
     assert fix_all("one\ntwo\nthree", {"two": Status.VERIFIED, "three": Status.VERIFIED}) == 1
     shown = capsys.readouterr().err.splitlines()
@@ -144,6 +153,10 @@ def test_a_query_is_known_by_its_terms(tmp_path: Path, monkeypatch: pytest.Monke
     """The results are kept by the query, because the tracker may have other issues in the next run."""
     assert issues_of("crash label:bug", lambda text: [text]) == ("crash label:bug", ["crash label:bug"])
     monkeypatch.chdir(tmp_path)
+    long, address = f"label:{'a' * 300}", "https://github.com/owner/repo/issues/1"
+    assert issues_of(long, lambda text: [text]) == (long, [long])
+    with pytest.raises(UsageError, match="cannot be read"):
+        issues_of(address, no_query)
     Path("label:bug").write_text("one\n")
     assert issues_of("label:bug", no_query) == (["one"], ["one"])
 

@@ -41,6 +41,12 @@ def test_on_github_the_query_is_in_its_own_words(tracker: TrackerServer) -> None
     assert "is:open" not in asked(tracker)["q"][0]
 
 
+def test_what_is_no_number_of_an_issue_is_passed_over(tracker: TrackerServer) -> None:
+    numbers = (True, -5, 0, "7", None, 9)
+    tracker.pages[ON_GITHUB] = Page({"items": [{"number": number} for number in numbers]})
+    assert search(tracker, "label:bug") == ["/issues/9"]
+
+
 def test_on_gitlab_it_has_labels_and_words(tracker: TrackerServer) -> None:
     tracker.pages[ON_GITLAB] = Page([{"iid": 4}, {"iid": 6}])
     found = search(tracker, 'label:bug label:"good first issue" crash in add', gitlab=True)

@@ -284,13 +284,15 @@ def test_a_damaged_log_does_not_hide_the_others(three: Path) -> None:
     folder = put(three, "20260103-100000-dddddd", *a_fix()[:5])
     with (folder / LOG).open("a") as log:
         log.write("nonsense\n")
-    (three / "sessions" / "20260104-100000-eeeeee").mkdir()
+    (three / "sessions" / "20260104-100000-eeeeee" / LOG).mkdir(parents=True)
+    (three / "sessions" / "20260105-100000-ffffff").mkdir()  # a detached fix that begins, or was refused
     (three / "sessions" / "a-file").write_text("no session")
     result = run("sessions", "list")
     assert result.exit_code == 0
     assert result.stdout.count("damaged") == 2
     assert len(result.stdout.splitlines()) == 1 + 5
     assert f"{folder / LOG}, line 6: this is not an event" in result.stderr
+    assert "ffffff" not in result.stdout
     shown = run("sessions", "show", "20260103")
     assert (shown.exit_code, shown.stdout) == (2, "")
 

@@ -169,3 +169,11 @@ def test_an_opened_session_has_no_unfinished_files_of_a_killed_process(tmp_path:
     again, lines = Session.open(first.folder)
     again.close()
     assert (names(first.folder), len(lines)) == ([".kept", "calls", "events.jsonl"], 1)
+
+
+def test_a_session_gets_no_folder_of_another_one(tmp_path: Path) -> None:
+    """The folder of a detached session exists before its session; a log in it is that of another one."""
+    (tmp_path / "sessions" / "begun").mkdir(parents=True)
+    Session.create(tmp_path, [], "begun").close()
+    with pytest.raises(EnvironmentFault, match="exists"):
+        Session.create(tmp_path, [], "begun")
