@@ -122,7 +122,9 @@ def serve(
             "N|HOSTS",
         ),
     ] = None,
-    router: Annotated[RouterName, option("The router of --servers.")] = RouterName.vllm_router,
+    router: Annotated[
+        RouterName | None, option("The router of --servers, by default vllm-router; llm-d for --kubernetes.")
+    ] = None,
     write: Annotated[
         Path | None, option("Write the scripts of --servers into this new folder.", "FOLDER")
     ] = None,
@@ -131,6 +133,9 @@ def serve(
         option(
             "Write files for Kubernetes into this new folder, for a server on the GPUs of --gpus.", "FOLDER"
         ),
+    ] = None,
+    name: Annotated[
+        str | None, option("Name of the objects of --kubernetes; by default minimax-m3.", "NAME")
     ] = None,
     dry_run: Annotated[
         bool, option("--dry-run", "Print the plan, the reasons and the command; start nothing.")
@@ -196,6 +201,7 @@ def serve(
 def _server_files(asked: ServeRequest, folder: Path | None, *, dry_run: bool) -> None:
     """Print the files of several servers behind a router, or those for Kubernetes, or write them into a folder."""
     from m3agent.cli.serve import options as serve_choice
+    from m3agent.serving.launch.kubernetes import steps
     from m3agent.serving.launch.server_set import FIRST_PORT, how_to_start
 
     if asked.servers is None and not asked.kubernetes:
@@ -222,7 +228,12 @@ def _server_files(asked: ServeRequest, folder: Path | None, *, dry_run: bool) ->
     for line in about_servers(choice):
         print_note(line)
     print_note(f"m3agent: wrote {', '.join(files)} into {folder}")
-    print_note(f"m3agent: {how_to_start(files, folder, asked.port or FIRST_PORT)}")
+    if "servers.yaml" not in files:
+        print_note(f"m3agent: {how_to_start(files, folder, asked.port or FIRST_PORT)}")
+        return
+    print_note("m3agent: read the first lines of each file, then:")
+    for step in steps(files, folder, asked.name):
+        print_note(f"  {step}")
 
 
 async def _serve(asked: ServeRequest, state: Path) -> None:

@@ -12,6 +12,7 @@ from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch.checkpoint import (
     Checkpoint,
     CheckpointError,
+    elsewhere,
     is_here,
     lacking_download,
     read_checkpoint,
@@ -19,7 +20,7 @@ from m3agent.serving.launch.checkpoint import (
 )
 from m3agent.serving.launch.installed import installed_version
 from m3agent.serving.launch.job import EngineJob
-from m3agent.serving.launch.kubernetes import Cluster, kubernetes_files
+from m3agent.serving.launch.kubernetes import NAME, Cluster, check_engine, kubernetes_files
 from m3agent.serving.launch.prepare import (
     LaunchRequest,
     PreparedJob,
@@ -54,7 +55,7 @@ from m3agent.util.errors import EnvironmentFault, UsageError
 SMALLEST = LayerCounts(dense=1, sparse=1)
 """The shape for planning a checkpoint with other widths than M3. Nothing is known of its memory."""
 DYNAMO_RECIPE = "dynamo-vllm-agg"
-_NEEDS = {"master": "node_rank", "sbatch": "slurm", "pull": "container"}
+_NEEDS = {"master": "node_rank", "sbatch": "slurm", "pull": "container", "name": "kubernetes"}
 """Options that have no effect without another one."""
 _SPECULATIVE = ("--speculative-config", "--speculative_config", "-sc", "--speculative-algorithm")
 
@@ -86,8 +87,9 @@ class ServeRequest(LaunchRequest):
     node_rank: int | None = None
     master: str | None = None
     servers: str | None = None
-    router: Router = "vllm-router"
+    router: Router | None = None
     kubernetes: bool = False
+    name: str | None = None
 
     def gives(self, option: str) -> bool:
         """Return whether an option was given that has no value by default."""
@@ -195,11 +197,11 @@ def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choic
             "GPUs each, or lower --concurrency"
         )
     if asked.router == "llm-d":
-        return choice, _cluster_files(asked, choice, replicas=len(places))
+        return choice, _cluster_files(asked, choice, environ, replicas=len(places))
     files = set_files(
         choice.prepared.job,
         places,
-        asked.router,
+        asked.router or "vllm-router",
         host=asked.host,
         port=asked.port or FIRST_PORT,
         visible="HIP_VISIBLE_DEVICES" if fleet.gpu.vendor is Vendor.AMD else "CUDA_VISIBLE_DEVICES",
@@ -232,30 +234,42 @@ def cluster_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choi
         EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
         UsageError: The options are unusable.
     """
-    if asked.router == "dynamo" or any(map(asked.gives, ("recipe", "slurm", "servers", "node_rank"))):
+    if any(map(asked.gives, ("recipe", "slurm", "servers", "node_rank"))):
         raise UsageError(
-            "--kubernetes takes a plan and starts nothing here: leave out --recipe, --slurm, --servers, --node-rank and "
-            "--router dynamo"
+            "--kubernetes takes a plan and starts nothing here: leave out --recipe, --slurm, --servers and --node-rank"
         )
+    if asked.router not in (None, "llm-d"):
+        raise UsageError(
+            f"--kubernetes has no files for the router {asked.router}: give --router llm-d for several servers, or leave it out for one"
+        )
+    if asked.engine is not None:
+        check_engine(asked.engine)
     if asked.router == "llm-d":
         given = detect(environ).fleet if asked.gpus is None else _named(asked.gpus)
         machine = replace(given, nodes=1)
         each = replace(asked, gpus=str(machine), concurrency=-(-asked.concurrency // given.nodes))
         choice = choose(replace(each, host="127.0.0.1"), environ, key=None, local=False)
         assert choice.plan is not None, "made for a plan only"
-        return choice, _cluster_files(asked, choice, replicas=given.count // choice.plan.count)
+        return choice, _cluster_files(asked, choice, environ, replicas=_fitting(given, choice.plan))
     choice = choose(replace(asked, host="0.0.0.0"), environ, key=None, local=False)  # noqa: S104  # other pods reach it, with a key
     assert choice.plan is not None and choice.fleet is not None, "made for a plan only"
-    if choice.plan.nodes == 1 and (fit := choice.fleet.count // choice.plan.count) > 1:
+    if choice.plan.nodes == 1 and (fit := _fitting(choice.fleet, choice.plan)) > 1:
         note = (
             f"{choice.fleet} are enough for {fit} servers, and the files have one, on {choice.plan.gpus}: --router llm-d writes all "
             "of them, and keeps a session with its server"
         )
         choice = replace(choice, notes=(*choice.notes, note))
-    return choice, _cluster_files(asked, choice)
+    return choice, _cluster_files(asked, choice, environ)
 
 
-def _cluster_files(asked: ServeRequest, choice: Choice, replicas: int = 1) -> dict[str, str]:
+def _fitting(fleet: Fleet, plan: Plan) -> int:
+    """Return how many servers on one machine each the GPUs are enough for."""
+    return fleet.per_node // plan.count * fleet.nodes
+
+
+def _cluster_files(
+    asked: ServeRequest, choice: Choice, environ: Mapping[str, str], replicas: int = 1
+) -> dict[str, str]:
     plan = choice.plan
     assert plan is not None, "made for a plan only"
     amd = plan.vendor is Vendor.AMD
@@ -266,6 +280,8 @@ def _cluster_files(asked: ServeRequest, choice: Choice, replicas: int = 1) -> di
         weights=plan.memory.weights * plan.count,
         replicas=replicas,
         llm_d=asked.router == "llm-d",
+        name=asked.name or NAME,
+        mirror=environ.get("HF_ENDPOINT"),
     )
     return kubernetes_files(replace(choice.prepared.job, image=image_of(asked, choice.prepared)), cluster)
 
@@ -373,8 +389,13 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
     in_image = asked.container or asked.kubernetes or (asked.servers is not None and asked.router == "llm-d")
     wanted = replace(asked, key=key, environ=environ, in_image=in_image)
     checkpoint = None
+    in_volume = asked.kubernetes and (asked.model or "").startswith("/")
     if asked.model is not None:
-        checkpoint = read_checkpoint(asked.model, environ, weights=not random_weights(asked.options))
+        checkpoint = (
+            elsewhere(asked.model)
+            if in_volume
+            else read_checkpoint(asked.model, environ, weights=not random_weights(asked.options))
+        )
         wanted = replace(wanted, model=checkpoint.name)
     named = asked.recipe or (DYNAMO_RECIPE if asked.engine == "dynamo" else None)
     if named is not None:
@@ -385,6 +406,11 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
     prepared = prepare(recipe(plan.recipe), wanted, plan)
     if checkpoint is None:
         checkpoint = read_checkpoint(prepared.job.model, environ, weights=False)
+    if in_volume:
+        notes.append(
+            f"{checkpoint.name} is a folder of the cluster's volume: fill it as docs/kubernetes.md says; planned as "
+            f"{plan.precision.value}, --precision names another"
+        )
     notes = [*(here.notes if here else ()), *_left_out(prepared), *notes, *_of_image(wanted, prepared, plan)]
     return Choice(prepared, plan, fleet, here, checkpoint, tuple(notes))
 

@@ -94,6 +94,11 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
     )
 
 
+def elsewhere(folder: str) -> Checkpoint:
+    """Return a checkpoint in a folder that this machine does not have; its precision is that of its name."""
+    return Checkpoint(folder, None, precision=_by_name(folder))
+
+
 def check_name(model: str) -> None:
     """Check that a model is given by a name on Hugging Face. Raises CheckpointError: it is not."""
     if not _NAME.fullmatch(model):

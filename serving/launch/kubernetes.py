@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import math
 import pkgutil
+import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from string import Template
 from typing import Any
 
@@ -29,16 +30,18 @@ from m3agent.util.errors import UsageError
 from m3agent.util.yaml_text import yaml_text
 
 NAME = "minimax-m3"
-"""Name of all objects."""
+"""Name of all objects, if the user gives no other."""
 PORT = 8000
 """Port of a server."""
-SECRET = "minimax-m3-key"  # noqa: S105  # the name of the secret
-"""Name of the secret with the server's key, in its field `key`."""
+VOLUME = PurePosixPath("/models")
+"""Where the volume with the weights is in a pod."""
 _EVENTS_PORT = 5556
 """Port of a server's KV events, as in llm-d's guide."""
-_CACHE, _OFFLINE = {"HF_HOME": "/models"}, {"HF_HUB_OFFLINE": "1"}
-_MOST_TIMES = 4
-"""The scaler adds servers up to this multiple."""
+_CACHE, _OFFLINE = {"HF_HOME": str(VOLUME)}, {"HF_HUB_OFFLINE": "1"}
+_NAMES = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+"""Names of a Service, with room for what the names of pods add."""
+_NOT_READING = 600
+"""Seconds of a start in which the engine does other work than read the weights (assumed; measured: under five minutes)."""
 _CPUS, _MEMORY_GIB = 4, 8
 """What a server asks for with each GPU, beside its shared memory (assumed: a process a GPU, and one that answers)."""
 _SPARE = 1.2
@@ -59,16 +62,71 @@ class Cluster:
     replicas: int = 1
     llm_d: bool = False
     """True if llm-d's router is in front of the servers. They then ask for no key, because its tokenizing requests have none."""
+    name: str = NAME
+    mirror: str | None = None
+    """HF_ENDPOINT of the job that downloads the weights."""
+
+    @property
+    def secret(self) -> str:
+        """Name of the secret with the servers' key, in its field `key`."""
+        return f"{self.name}-key"
 
 
 def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
     """Return the files, by name. Raises UsageError: the job cannot run in this way."""
     _check(job, cluster)
+    templates = _templates()
+    values = _values(job, cluster, templates)
+
+    def made(name: str, **more: object) -> Any:
+        return _filled(templates[name], {**values, **more})
+
+    def head(*names: str) -> str:
+        return "\n".join(_filled(templates["heads"][name], values) for name in names)
+
+    several = job.nodes > 1
+    servers = _servers(job, cluster, templates, values)
+    objects = (servers, made("service"), made("disruption"), _network(made, cluster, several=several))
+    about = ["llm_d" if cluster.llm_d else "servers", *(["group"] if several else []), "pods"]
+    download = made("download")
+    pod = download["spec"]["template"]["spec"]
+    pod |= _placed(job, cluster, templates, values)
+    pod["containers"][0] |= _restricted(job, cluster, templates, "container")
+    files = {
+        "weights.yaml": yaml_text(made("claim"), download, head=head("weights")),
+        "servers.yaml": yaml_text(*objects, head=head(*about)),
+        "monitoring.yaml": yaml_text(made("monitor"), head=head("monitor")),
+    }
+    if cluster.llm_d:
+        router = made("values", plugins=yaml_text(made("router")))
+        files["values.yaml"] = yaml_text(router, head=head("values"))
+    if cluster.replicas > 1:
+        files["autoscaling.yaml"] = yaml_text(made("scaler"), head=head("scaler"))
+    return files
+
+
+def steps(files: Mapping[str, str], folder: Path, name: str | None) -> list[str]:
+    """Return the commands that apply the files of a folder, in their order."""
+    have = {
+        "llm-d" if "values.yaml" in files else "key",
+        "group" if "kind: LeaderWorkerSet" in files["servers.yaml"] else "deployment",
+    }
+    values = {"folder": shlex.quote(str(folder)), "name": name or NAME}
+    return [
+        _filled(step["line"], values) for step in _templates()["steps"] if step.get("when") in {None, *have}
+    ]
+
+
+def _values(job: EngineJob, cluster: Cluster, templates: Mapping[str, Any]) -> dict[str, object]:
+    """Return what the templates are filled with."""
     option = LaunchCommand.of(job.argv).option("--served-model-name")
     served = option[1] if option and len(option) > 1 else job.model
     each, shared = job.gpus // job.nodes, SHARED_GIB + math.ceil(job.host_cache / GIB)
     gpus = {cluster.resource: str(each)}
-    values = {
+    probe = templates["answers"]["startupProbe"]
+    start = probe["periodSeconds"] * probe["failureThreshold"]
+    return {
+        "name": cluster.name,
         "storage": f"{math.ceil(cluster.weights * _SPARE / GIB)}Gi",
         "image": job.image,
         "download": _download(job),
@@ -81,53 +139,91 @@ def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
         "product_label": cluster.product_label,
         "products": list(cluster.products),
         "variables": _variables(job, cluster),
-        "most": cluster.replicas * _MOST_TIMES,
+        "sources": [
+            *templates["sources"],
+            *_named({"HF_ENDPOINT": cluster.mirror} if cluster.mirror else {}),
+        ],
+        # a router's pod has one address: with affinity all its requests for tokens would go to one server
+        "affinity": "None" if cluster.llm_d else "ClientIP",
+        "clients": _filled(
+            templates["clients"]["router" if cluster.llm_d else "any"], {"name": cluster.name}
+        ),
+        "start": start // 60,
+        "speed": math.ceil(cluster.weights / (start - _NOT_READING) / 1e6),
         "model": served,
         "block": BLOCK,
     }
-    templates = _templates()
-    heads = templates["heads"]
 
-    def made(name: str, **more: object) -> Any:
-        return _filled(templates[name], {**values, **more})
+
+def _servers(
+    job: EngineJob, cluster: Cluster, templates: Mapping[str, Any], values: Mapping[str, object]
+) -> Any:
+    """Return the Deployment, or for several machines the LeaderWorkerSet."""
 
     def pod(argv: tuple[str, ...], *, answers: bool = True) -> object:
-        command = _command(job, argv, served if cluster.llm_d else None)
+        command = _command(
+            job, argv, templates["drain_seconds"], str(values["model"]) if cluster.llm_d else None
+        )
         args = [*command.positional, *sum(command.options, ())]
-        container = made("container", program=list(command.program), args=args)
-        spec = made("pod", container={**container, **(templates["answers"] if answers else {})})
-        return {**spec, **(made("placed") if cluster.products else {})}
+        container = _filled(
+            templates["container"], {**values, "program": list(command.program), "args": args}
+        )
+        container |= _restricted(job, cluster, templates, "container")
+        container |= templates["answers"] if answers else {}
+        spec = _filled(templates["pod"], {**values, "container": container})
+        return spec | _placed(job, cluster, templates, values)
 
     if job.nodes == 1:
-        servers = made("deployment", pod=pod(job.argv))
-    else:
-        rank, leader = "$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS)"
-        pods = [
-            pod(node_argv(job, rank, leader, MASTER_PORT, first=first), answers=first)
-            for first in (True, False)
-        ]
-        servers = made("group", leader=pods[0], worker=pods[1])
-    files = {
-        "weights.yaml": yaml_text(made("claim"), made("download"), head=heads["weights"]),
-        "servers.yaml": yaml_text(
-            *(servers, made("service"), made("disruption"), made("network")),
-            head=_filled(heads["llm_d" if cluster.llm_d else "servers"], values),
-        ),
-        "monitoring.yaml": yaml_text(made("monitor"), head=heads["monitor"]),
-    }
+        return _filled(templates["deployment"], {**values, "pod": pod(job.argv)})
+    rank, leader = "$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS)"
+    first, others = (
+        pod(node_argv(job, rank, leader, MASTER_PORT, first=answers), answers=answers)
+        for answers in (True, False)
+    )
+    return _filled(templates["group"], {**values, "leader": first, "worker": others})
+
+
+def _placed(
+    job: EngineJob, cluster: Cluster, templates: Mapping[str, Any], values: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return on which nodes a pod runs, and as which user."""
+    placed = _filled(templates["placed"], values) if cluster.products else {}
+    return placed | _restricted(job, cluster, templates, "pod")
+
+
+def _restricted(job: EngineJob, cluster: Cluster, templates: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """Return the security context of a pod or container; empty for images that run as root only."""
+    able = job.engine == "vllm" and cluster.resource == "nvidia.com/gpu"
+    return templates["restricted"][part] if able else {}
+
+
+def _network(made: Callable[..., Any], cluster: Cluster, *, several: bool) -> Any:
+    """Return the NetworkPolicy: pods of a group reach each other, and llm-d's router reads the servers' events."""
+    policy = made("network")
+    rules = policy["spec"]
+    if not several:
+        rules["ingress"], rules["egress"] = rules["ingress"][1:], rules["egress"][1:]
     if cluster.llm_d:
-        files["autoscaling.yaml"] = yaml_text(made("scaler"), head=heads["scaler"])
-        router = made("values", plugins=yaml_text(made("router")))
-        files["values.yaml"] = yaml_text(router, head=heads["values"])
-    return files
+        rules["ingress"].append(made("events"))
+    return policy
 
 
 def _download(job: EngineJob) -> str:
-    """Return the shell command that downloads the weights: the revision that the engine reads, if its command names one."""
+    """Return the shell command that fills the volume.
+
+    It downloads a checkpoint: the revision that the engine reads, if its command names one. If the checkpoint is a folder of the
+    volume, the command waits until a person has filled it and left a file beside it.
+    """
     revision = LaunchCommand.of(job.argv).option("--revision") or ()
-    words = [["hf", "download", job.model, *(["--revision", revision[-1]] if revision[1:] else [])]]
-    words += [["hf", "download", job.draft]] if job.draft else []
-    return " && ".join(map(shlex.join, words))
+    commands = [
+        f"until [ -e {shlex.quote(job.model + '.complete')} ]; do sleep 5; done"
+        if PurePosixPath(job.model).is_absolute()
+        else shlex.join(
+            ["hf", "download", job.model, *(["--revision", revision[-1]] if revision[1:] else [])]
+        )
+    ]
+    commands += [shlex.join(["hf", "download", job.draft])] if job.draft else []
+    return " && ".join(commands)
 
 
 def _templates() -> dict[str, Any]:
@@ -140,17 +236,32 @@ def _templates() -> dict[str, Any]:
         ) from None
 
 
-def _check(job: EngineJob, cluster: Cluster) -> None:
-    if job.engine not in ("vllm", "sglang"):
+def check_engine(engine: str) -> None:
+    """Raise UsageError if there are no files for an engine."""
+    if engine not in ("vllm", "sglang"):
         raise UsageError(
-            f"--kubernetes is for vLLM and SGLang, not for {job.engine}: for Dynamo and TensorRT-LLM take the files of Dynamo's "
-            "recipes/minimax-m3"
+            f"--kubernetes is for vLLM and SGLang, not for {engine}: for Dynamo and TensorRT-LLM take the files of Dynamo's own "
+            "recipes/minimax-m3 (github.com/ai-dynamo/dynamo), or leave out --engine"
         )
+
+
+def _check(job: EngineJob, cluster: Cluster) -> None:
+    check_engine(job.engine)
     if cluster.llm_d and (job.engine != "vllm" or job.nodes > 1):
         raise UsageError("llm-d's files are for vLLM on one machine: leave out --router, or take fewer GPUs")
-    for folder in filter(None, (job.model, job.draft)):
-        if PurePosixPath(folder).is_absolute():
-            raise UsageError(f"{folder} is a folder of this machine: name a checkpoint on Hugging Face")
+    if not _NAMES.fullmatch(cluster.name):
+        raise UsageError(
+            f"{cluster.name} cannot be the name of a Kubernetes Service: give --name up to 40 small letters, digits and hyphens, "
+            "with a letter first"
+        )
+    if PurePosixPath(job.draft).is_absolute():
+        raise UsageError(f"{job.draft} is a folder of this machine: name a draft on Hugging Face")
+    folder = PurePosixPath(job.model)
+    if folder.is_absolute() and (VOLUME not in folder.parents or ".." in folder.parts):
+        raise UsageError(
+            f"{folder} is not in the volume of the weights: name a checkpoint on Hugging Face, or a folder that is there, like "
+            f"{VOLUME}/m3"
+        )
 
 
 def _filled(value: Any, values: Mapping[str, object]) -> Any:
@@ -169,11 +280,17 @@ def _filled(value: Any, values: Mapping[str, object]) -> Any:
     return value
 
 
-def _command(job: EngineJob, argv: tuple[str, ...], events_of: str | None) -> LaunchCommand:
-    """Return the command in a pod; with the name of a model, it reports to llm-d which blocks a server has."""
+def _command(job: EngineJob, argv: tuple[str, ...], drain: int, events_of: str | None) -> LaunchCommand:
+    """Return the command in a pod; with the name of a model, it reports to llm-d which blocks a server has.
+
+    Args:
+        drain: Seconds for the answers in progress when the pod ends. SGLang waits for them without an option.
+    """
     command = LaunchCommand.of(argv).replacing(("--port", str(PORT)), ("--host", "0.0.0.0"))  # noqa: S104  # other pods reach it
     if job.engine == "sglang":  # it reads no key from the environment, and its private file is not here
         command = command.replacing(("--api-key", "$(M3AGENT_API_KEY)"), drop=["--config"])
+    elif command.option("--shutdown-timeout") is None:
+        command = command.replacing(("--shutdown-timeout", str(drain)))
     if events_of is None:
         return command
     config = {
@@ -193,10 +310,14 @@ def _variables(job: EngineJob, cluster: Cluster) -> list[object]:
     plain = {name: value for name, value in job.env.items() if name not in keys}
     secret = [] if cluster.llm_d else keys
     return [
-        *({"name": name, "value": value} for name, value in (_CACHE | plain | _OFFLINE).items()),
+        *_named(_CACHE | plain | _OFFLINE),
         *(_from(name, fieldRef={"fieldPath": "status.podIP"}) for name in addressed),
-        *(_from(name, secretKeyRef={"name": SECRET, "key": "key"}) for name in secret),
+        *(_from(name, secretKeyRef={"name": cluster.secret, "key": "key"}) for name in secret),
     ]
+
+
+def _named(variables: Mapping[str, str]) -> list[object]:
+    return [{"name": name, "value": value} for name, value in variables.items()]
 
 
 def _from(name: str, **source: object) -> object:

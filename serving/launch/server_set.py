@@ -192,13 +192,10 @@ def how_to_start(files: Collection[str], folder: Path, port: int) -> str:
     for name in ("start.sh", "dynamo.sh"):
         if name in files:
             return f"start all of them with: bash {folder / name}; {use}"
-    if "router.sh" in files:
-        return (
-            "choose a key, and export it as M3AGENT_API_KEY on each machine; run each server-N.sh on its machine with bash, then "
-            f"{folder / 'router.sh'} where m3agent runs; {use}"
-        )
-    start = f"read the first lines of each file, then: kubectl apply -f {folder / 'weights.yaml'} -f {folder / 'servers.yaml'}"
-    return f"{start}; values.yaml is for the chart of llm-d's router" if "values.yaml" in files else start
+    return (
+        "choose a key, and export it as M3AGENT_API_KEY on each machine; run each server-N.sh on its machine with bash, then "
+        f"{folder / 'router.sh'} where m3agent runs; {use}"
+    )
 
 
 def router_argv(urls: Sequence[str], host: str, port: int) -> tuple[str, ...]:

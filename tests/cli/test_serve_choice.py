@@ -139,7 +139,7 @@ def test_files_for_kubernetes_leave_out_what_images_lack() -> None:
     printed = [item for item in yaml.safe_load_all(shown) if item]
     assert printed == [item for text in files.values() for item in yaml.safe_load_all(text) if item]
     router = cluster_files(replace(KUBERNETES, router="llm-d"), {})[1]
-    assert set(router) - set(files) == {"values.yaml", "autoscaling.yaml"}
+    assert set(router) - set(files) == {"values.yaml"}
 
 
 def test_files_for_kubernetes_tell_and_refuse_the_known_issues_of_their_image(
@@ -163,6 +163,16 @@ def test_llm_d_gets_as_many_servers_as_the_gpus_are_enough_for() -> None:
     assert (choice.plan.gpus, choice.plan.wish.concurrency) == ("8xH100-80", 2)
     assert not any("unused" in warning for warning in choice.plan.warnings)
     assert "\n  replicas: 2\n" in files["servers.yaml"]
+    odd = cluster_files(replace(KUBERNETES, gpus="2x6xH200", router="llm-d"), {})[1]
+    assert "\n  replicas: 2\n" in odd["servers.yaml"]
+
+
+def test_a_folder_of_the_cluster_is_not_looked_for_here() -> None:
+    asked = replace(KUBERNETES, model="/models/m3", precision="mxfp8", name="m3-b")
+    choice, files = cluster_files(asked, {"HF_ENDPOINT": "http://mirror"})
+    assert any("/models/m3 is a folder of the cluster's volume" in note for note in choice.notes)
+    assert "/models/m3" in files["servers.yaml"] and "name: m3-b\n" in files["servers.yaml"]
+    assert "http://mirror" in files["weights.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +181,7 @@ def test_llm_d_gets_as_many_servers_as_the_gpus_are_enough_for() -> None:
         {"slurm": True},
         {"recipe": "vllm-nvidia-tp8"},
         {"router": "dynamo"},
+        {"router": "vllm-router"},
         {"engine": "dynamo"},
         {"engine": "embedded"},
         {"servers": "2"},

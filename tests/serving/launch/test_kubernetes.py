@@ -20,7 +20,7 @@ import yaml  # type: ignore[import-untyped]
 from m3agent.serving.check import scrape
 from m3agent.serving.errors import TableError
 from m3agent.serving.launch.job import EngineJob
-from m3agent.serving.launch.kubernetes import NAME, PORT, SECRET, Cluster, kubernetes_files
+from m3agent.serving.launch.kubernetes import NAME, PORT, Cluster, kubernetes_files, steps
 from m3agent.serving.launch.prepare import LaunchRequest, prepare
 from m3agent.serving.plan.gpus import Vendor, parse_gpus
 from m3agent.serving.plan.kinds import EngineKind
@@ -122,9 +122,9 @@ def test_a_server_never_downloads_and_has_the_key_from_a_secret() -> None:
     found = objects(kubernetes_files(JOB, CLUSTER))
     (server,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
     env = {one["name"]: one.get("value", one.get("valueFrom")) for one in server["env"]}
-    assert env["VLLM_API_KEY"] == {"secretKeyRef": {"name": SECRET, "key": "key"}}
+    assert env["VLLM_API_KEY"] == {"secretKeyRef": {"name": CLUSTER.secret, "key": "key"}}
     assert (env["HF_HUB_OFFLINE"], env["SWITCH"]) == ("1", "1")
-    assert server["args"][-4:] == ["--port", str(PORT), "--host", "0.0.0.0"]
+    assert server["args"][-6:-2] == ["--port", str(PORT), "--host", "0.0.0.0"]
     (download,) = found["Job"]["spec"]["template"]["spec"]["containers"]
     assert download["command"][-1] == "hf download org/m3"
     volume = {"name": "weights", "mountPath": env["HF_HOME"]}
@@ -134,14 +134,16 @@ def test_a_server_never_downloads_and_has_the_key_from_a_secret() -> None:
 
 
 def test_a_slow_start_is_awaited_and_a_hanging_server_is_started_again() -> None:
-    (server,) = objects(kubernetes_files(JOB, CLUSTER))["Deployment"]["spec"]["template"]["spec"][
-        "containers"
-    ]
+    files = kubernetes_files(JOB, CLUSTER)
+    found = objects(files)
+    (server,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
     seconds = {
         kind: server[f"{kind}Probe"]["periodSeconds"] * server[f"{kind}Probe"]["failureThreshold"]
         for kind in ("startup", "readiness", "liveness")
     }
     assert seconds == {"startup": 3600, "readiness": 15, "liveness": 180}
+    assert found["Deployment"]["spec"]["progressDeadlineSeconds"] > seconds["startup"]
+    assert "60 minutes to start: enough if it reads the weights with 144 MB/s" in files["servers.yaml"]
 
 
 def test_only_the_first_of_several_machines_answers() -> None:
@@ -194,6 +196,79 @@ def test_llm_d_reads_the_blocks_that_the_servers_report() -> None:
     assert "secretKeyRef" not in files["servers.yaml"]
 
 
+def test_only_llm_ds_router_reaches_its_servers() -> None:
+    found = objects(kubernetes_files(JOB, replace(CLUSTER, llm_d=True, name="m3-b")))
+    served, events = found["NetworkPolicy"]["spec"]["ingress"]
+    router = {"podSelector": {"matchLabels": {"llm-d-router-standalone": "m3-b-epp"}}}
+    assert (served["from"][0], events) == (router, {"from": [router], "ports": [{"port": 5556}]})
+    assert found["Service"]["spec"]["sessionAffinity"] == "None"
+
+
+def test_all_objects_have_the_given_name() -> None:
+    job = replace(JOB, draft="org/draft")
+    for cluster in (CLUSTER, replace(CLUSTER, llm_d=True, replicas=2)):
+        files = kubernetes_files(job, replace(cluster, name="m3-b"))
+        assert {one["metadata"]["name"] for one in objects(files).values()} == {"m3-b", "m3-b-weights"}
+        assert NAME not in "".join(files.values())
+
+
+def test_the_steps_name_what_the_files_have() -> None:
+    for cluster, nodes in ((CLUSTER, 1), (CLUSTER, 2), (replace(CLUSTER, llm_d=True), 1)):
+        files = kubernetes_files(replace(JOB, nodes=nodes, gpus=8 * nodes), cluster)
+        found = objects(files)
+        told = steps(files, Path("a folder"), None)
+        applied = [line for line in told if line.startswith("kubectl apply")]
+        assert applied == [f"kubectl apply -f 'a folder'/{name}.yaml" for name in ("weights", "servers")]
+        assert ("secretKeyRef" in files["servers.yaml"]) is any(
+            f"generic {NAME}-key " in line for line in told
+        )
+        assert any(f"job/{found['Job']['metadata']['name']} " in line for line in told)
+        kind = "leaderworkerset" if "LeaderWorkerSet" in found else "deployment"
+        assert any(f"{kind}/{NAME} " in line for line in told)
+        assert any("helm install" in line for line in told) is cluster.llm_d
+
+
+def test_an_answer_in_progress_ends_before_its_pod() -> None:
+    pod = objects(kubernetes_files(JOB, CLUSTER))["Deployment"]["spec"]["template"]["spec"]
+    (server,) = pod["containers"]
+    args = server["args"]
+    drain = int(args[args.index("--shutdown-timeout") + 1])
+    before = int(server["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert before + drain < pod["terminationGracePeriodSeconds"]
+    own = kubernetes_files(replace(JOB, argv=(*ARGV, "--shutdown-timeout", "7")), CLUSTER)
+    args = objects(own)["Deployment"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert args.count("--shutdown-timeout") == 1 and "7" in args
+
+
+def test_the_job_runs_where_the_servers_do_and_reads_from_the_mirror() -> None:
+    found = objects(kubernetes_files(JOB, replace(CLUSTER, mirror="http://mirror")))
+    download = found["Job"]["spec"]["template"]["spec"]
+    server = found["Deployment"]["spec"]["template"]["spec"]
+    for field in ("tolerations", "affinity", "securityContext", "imagePullSecrets"):
+        assert download[field] == server[field]
+    assert {"name": "HF_ENDPOINT", "value": "http://mirror"} in download["containers"][0]["env"]
+
+
+def test_a_folder_of_the_volume_is_awaited() -> None:
+    found = objects(kubernetes_files(replace(JOB, model="/models/m3"), CLUSTER))
+    (download,) = found["Job"]["spec"]["template"]["spec"]["containers"]
+    assert download["command"][-1] == "until [ -e /models/m3.complete ]; do sleep 5; done"
+
+
+@pytest.mark.parametrize(
+    ("engine", "resource", "restricted"),
+    [("vllm", "nvidia.com/gpu", True), ("sglang", "nvidia.com/gpu", False), ("vllm", "amd.com/gpu", False)],
+)
+def test_pods_are_restricted_where_the_image_has_a_user(engine: str, resource: str, restricted: bool) -> None:
+    found = objects(kubernetes_files(replace(JOB, engine=engine), replace(CLUSTER, resource=resource)))
+    for kind in ("Job", "Deployment"):
+        pod = found[kind]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        context = pod.get("securityContext", {})
+        assert context.get("runAsNonRoot", False) is restricted
+        assert ("allowPrivilegeEscalation" in container.get("securityContext", {})) is restricted
+
+
 def test_pods_run_where_the_gpu_has_the_planned_name() -> None:
     pod = objects(kubernetes_files(JOB, CLUSTER))["Deployment"]["spec"]["template"]["spec"]
     (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
@@ -225,7 +300,7 @@ def test_the_network_lets_in_the_namespace_and_prometheus_and_lets_out_nothing()
         assert spec["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     same, others = spec["ingress"]
     assert same == {"from": [{"podSelector": spec["podSelector"]}]}
-    assert PORT in [port["port"] for port in others["ports"]]
+    assert others["ports"] == [{"port": PORT}]
     peers = [rule.get("to") for rule in spec["egress"]]
     assert peers == [same["from"], None]
     assert {port["port"] for port in spec["egress"][1]["ports"]} == {53}
@@ -240,12 +315,12 @@ def test_the_job_downloads_the_revision_that_the_server_reads() -> None:
 
 
 def test_only_servers_behind_llm_d_are_scaled() -> None:
-    assert "autoscaling.yaml" not in kubernetes_files(JOB, CLUSTER)
+    assert "autoscaling.yaml" not in kubernetes_files(JOB, replace(CLUSTER, llm_d=True))
     found = objects(kubernetes_files(JOB, replace(CLUSTER, replicas=2, llm_d=True)))
     target, deployment = found["ScaledObject"]["spec"]["scaleTargetRef"], found["Deployment"]
     assert (target["apiVersion"], target["kind"]) == (deployment["apiVersion"], deployment["kind"])
     assert target["name"] == deployment["metadata"]["name"]
-    assert found["ScaledObject"]["spec"]["minReplicaCount"] == deployment["spec"]["replicas"] == 2
+    assert found["ScaledObject"]["spec"]["maxReplicaCount"] == deployment["spec"]["replicas"] == 2
 
 
 def test_sglang_gets_its_key_as_an_option() -> None:
@@ -260,12 +335,14 @@ def test_sglang_gets_its_key_as_an_option() -> None:
     ("job", "cluster"),
     [
         (replace(JOB, engine="trtllm"), CLUSTER),
-        (replace(JOB, model="/models/m3"), CLUSTER),
+        (replace(JOB, model="/data/m3"), CLUSTER),
+        (replace(JOB, model="/models/../data"), CLUSTER),
+        (JOB, replace(CLUSTER, name="M3")),
         (replace(JOB, draft="/models/draft"), CLUSTER),
         (replace(JOB, engine="sglang"), replace(CLUSTER, llm_d=True)),
         (replace(JOB, nodes=2), replace(CLUSTER, llm_d=True)),
     ],
 )
 def test_what_cannot_run_there_is_refused(job: EngineJob, cluster: Cluster) -> None:
-    with pytest.raises(UsageError, match=r"leave out|take the files|name a checkpoint"):
+    with pytest.raises(UsageError, match=r"leave out|take the files|name a (checkpoint|draft)|give --name"):
         kubernetes_files(job, cluster)
