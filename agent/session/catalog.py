@@ -20,7 +20,6 @@ from m3agent.agent.session.events import (
     EndpointProbed,
     SessionFinished,
     SessionForked,
-    SessionStarted,
     TurnStarted,
 )
 from m3agent.agent.session.log_reader import LOG, Line, number, read_before, read_ends, read_last, text, whole
@@ -199,9 +198,7 @@ def _never_began(folder: Path) -> bool:
     A detached fix has a folder before it has a log.
     """
     try:
-        return (
-            text(_first(folder), "type") not in ("", SessionStarted.type) or not (folder / LOG).stat().st_size
-        )
+        return text(_first(folder), "type") == SessionFinished.type or not (folder / LOG).stat().st_size
     except FileNotFoundError:
         return True
     except OSError:
