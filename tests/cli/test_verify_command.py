@@ -197,7 +197,9 @@ def test_patches_of_others_get_the_right_verdict(name: str, repo: Path, tmp_path
     )
     assert theirs.says in said["reason"]
     assert said["put_back"] == theirs.undone
-    assert all(f"m3agent: {ident}, with the patch: assert " in done.stderr for ident in theirs.broken), done.stderr
+    assert all(f"m3agent: {ident}, with the patch: assert " in done.stderr for ident in theirs.broken), (
+        done.stderr
+    )
     assert {test["id"] for test in said["tests"]["broken"]} >= {*theirs.broken}
     assert said["only_own_tests"] is theirs.own
     clone = tmp_path / "clone"
