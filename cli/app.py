@@ -192,8 +192,8 @@ def fix(
 ) -> None:
     """Fix an issue and print the verified patch.
 
-    On a terminal, a line that you type while it works goes to the model. At the end you are asked what to refine; Enter ends the
-    fix. `m3agent apply --undo` takes back what --apply wrote.
+    On a terminal, a line that you type while it works goes to the language model, and at the end you are asked what to refine; Enter
+    ends the fix. `m3agent apply --undo` takes back what --apply wrote.
 
     Exit codes: 0 verified; 1 unverified, failed, or empty (no patch); 2 wrong use; 3 sandbox or
     environment; 4 model server; 5 refused; 6 limit or stall; 7 a plan or a test waits for you;

@@ -92,8 +92,8 @@ def detached(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 def _how(name: str) -> str:
     return (
-        f"it works in the background: `m3agent sessions attach {name}` shows it and takes messages to the model; with --stop it "
-        "ends it"
+        f"it works in the background: `m3agent sessions attach {name}` shows it and takes messages to a language model; with "
+        "--stop it ends it"
     )
 
 
@@ -123,7 +123,7 @@ def attach(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show a running fix, and pass on what you type as messages to its model.
+    """Show a running fix, and pass on what you type as messages to its language model.
 
     Ctrl-C leaves the fix running. At its end, the patch is printed. The exit code is that of the fix.
     """
@@ -162,8 +162,10 @@ async def _shown(folder: Path, screen: Screen) -> Line:
     """Show a session and further attempts at its issue until its process ends. Return its last line; empty if it was killed."""
     import asyncio
 
+    from m3agent.agent.loop.inbox import NO_ADVICE
     from m3agent.agent.session.control import send
     from m3agent.agent.session.log_reader import LOG, read_new
+    from m3agent.agent.session.record import is_embedded
     from m3agent.agent.ui.event_printer import NOT_HEARD
     from m3agent.util.append_only import is_locked
 
@@ -184,6 +186,8 @@ async def _shown(folder: Path, screen: Screen) -> Line:
                 lines, read[log] = read_new(log, read.get(log, 0))
                 for line in lines:
                     screen.on_line(line)
+                    if log.parent == folder and line["type"] == "session.started" and is_embedded(line):
+                        screen.say(NO_ADVICE)
                     if line["type"] == "person.message" and line["text"] in unheard:
                         unheard.remove(line["text"])
                     if log.parent == folder:

@@ -70,7 +70,7 @@ from m3agent.tools.run_tests import EVERYTHING, Selection, Variant
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import CONFIGURATION, PYTEST
 from m3agent.tools.runners.suites import file_of, of_suites, suite_of, suites_of
-from m3agent.tools.test_report import EMPTY, TestReport, joined
+from m3agent.tools.test_report import EMPTY, TestReport, joined, missing_host
 from m3agent.util.concurrency import all_of
 
 KNOWN_SECONDS = 0.1
@@ -396,10 +396,8 @@ def _with_reading(
     if evidence.fixed and in_question:
         expected = changed_expectations(files, evidence.fixed)
         evidence = replace(evidence, similar=(*evidence.similar, *expected))
-    if evidence.own_only and in_question:
-        red = {*evidence.still_red, *elsewhere} - evidence.new_tests
-        related = related_tests(workspace, base, work.issue, red)
-        evidence = replace(evidence, related=frozenset(related))
+    if in_question:
+        evidence = replace(evidence, related=_still_red_and_related(work, evidence, elsewhere))
     if any(suite.runner == PYTEST for suite in suites):
         accepted = read_required_pythons(files_of(Workspace(workspace.store, base)))
         others = [
@@ -408,6 +406,21 @@ def _with_reading(
         if accepted and others:
             evidence = replace(evidence, other_python=(accepted[0], others[0]))
     return evidence
+
+
+def _still_red_and_related(work: Work, evidence: Evidence, elsewhere: Collection[str]) -> frozenset[str]:
+    """Return the tests that still fail and that the issue is about; none if a test that it is about turned green.
+
+    A test that could not reach the network says nothing about the issue.
+    """
+    workspace, base = work.workspace, work.patch.base
+    red = {*evidence.still_red, *elsewhere} - evidence.new_tests
+    if not evidence.own_only:
+        red = {ident for ident in red if missing_host(evidence.errors.get(ident, "")) is None}
+    related = related_tests(workspace, base, work.issue, red)
+    if related and not evidence.own_only and related_tests(workspace, base, work.issue, evidence.fixed):
+        return frozenset()
+    return frozenset(related)
 
 
 def _hidden(evidence: Evidence, files: PatchedFiles) -> tuple[Finding, ...]:

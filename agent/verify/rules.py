@@ -297,7 +297,7 @@ def tests_lessened(evidence: Evidence) -> str:
 
 @_rule("failed", "issue")
 def issue_still_red(evidence: Evidence) -> str:
-    """Only the patch's own tests show a fix, and a failing test that the issue is about still fails."""
+    """A failing test that the issue is about still fails, and none that it is about turned green, except the patch's own tests."""
     related = sorted(evidence.related)
     return (
         f"red before and after the patch, and the issue is about it: {first_of(related, 1)}"

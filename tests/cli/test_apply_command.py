@@ -121,7 +121,7 @@ def test_sessions_that_have_nothing_to_apply(fixed: tuple[Path, Path]) -> None:
     done = run("apply", cwd=repo)
     assert (done.returncode, "only verified and unverified patches are applied" in done.stderr) == (5, True)
     done = run("apply", "--undo", cwd=repo)
-    assert (done.returncode, "nothing of this patch was written" in done.stderr) == (5, True)
+    assert (done.returncode, "no patch of m3agent is written" in done.stderr) == (5, True)
     log.write_text("".join(f"{line}\n" for line in lines))
     shutil.rmtree(session / "trees.git")
     done = run("apply", cwd=repo)

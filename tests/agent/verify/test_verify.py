@@ -480,6 +480,24 @@ async def test_a_red_test_that_the_issue_is_about_in_a_suite_that_did_not_run(
     assert (red in result.reason) == (verdict == "failed")
 
 
+@pytest.mark.parametrize(
+    ("issue", "verdict"),
+    [
+        ("late() is never right", "failed"),
+        ("late() and add() are wrong", "verified"),
+        ("It is slow", "verified"),
+    ],
+)
+async def test_a_red_test_that_the_issue_is_about_stays_red_beside_another_fix(
+    trial: Trial, issue: str, verdict: Verdict
+) -> None:
+    """The patch repairs another fault than the issue's. It counts if a test about the issue turned green as well."""
+    trial.issue = issue
+    result = await trial({"calc.py": FIXED}, more={"test_other.py": "late never\n"})
+    assert (result.verdict, result.still_red) == (verdict, ("test_other.py::late",))
+    assert (result.rule == "issue_still_red") == (verdict == "failed")
+
+
 async def test_the_same_tests_of_other_suites_run_again(trial: Trial) -> None:
     workspace, patch = patched(
         trial.folder, {"calc.py": CODE, "test_calc.py": GREEN, **TOOL}, {"calc.py": FIXED}
