@@ -214,13 +214,12 @@ def _download(job: EngineJob) -> str:
     It downloads a checkpoint: the revision that the engine reads, if its command names one. If the checkpoint is a folder of the
     volume, the command waits until a person has filled it and left a file beside it.
     """
-    revision = LaunchCommand.of(job.argv).option("--revision") or ()
+    words = LaunchCommand.of(job.argv).option("--revision")
+    revision = [] if words is None or len(words) < 2 else ["--revision", words[-1]]
     commands = [
         f"until [ -e {shlex.quote(job.model + '.complete')} ]; do sleep 5; done"
         if PurePosixPath(job.model).is_absolute()
-        else shlex.join(
-            ["hf", "download", job.model, *(["--revision", revision[-1]] if revision[1:] else [])]
-        )
+        else shlex.join(["hf", "download", job.model, *revision])
     ]
     commands += [shlex.join(["hf", "download", job.draft])] if job.draft else []
     return " && ".join(commands)
