@@ -61,6 +61,8 @@ def start_apart(
     except KeyboardInterrupt:
         print_note(told)
         end(130)
+    if ended is None:
+        child.returncode = 0  # it outlives this process, and Python would warn about that
     if ended and not shown:
         print_note(
             f"m3agent: it ended with exit code {ended}, and nothing is in {console}: the disk may be full"
