@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
+from typing import Literal
 
 from m3agent.agent.verify.patched_files import Contents
 from m3agent.agent.verify.python_file import Function, own_nodes, parsed
@@ -50,19 +51,13 @@ IN_DATA = re.compile(rb"__|!!|\bANY\b")
 """What stands in lines of other files from which an unsafe reader, or a program that executes them, could make a comparison."""
 
 
-def may_change_comparisons(changes: Contents, *, classes: bool = True) -> bool:
-    """Return whether a patch may change how values compare: it adds a class, or changes a comparison method.
-
-    Args:
-        classes: Count each new class. Otherwise only those whose code has something that decides a comparison.
-    """
-    return any(
-        after is not None
-        and any(
-            classes or not (isinstance(name, str) and name.startswith(CLASS))
-            for name in _deciding(path, after) - _deciding(path, before or b"")
-        )
+def comparison_changes(changes: Contents) -> frozenset[Literal["class", "code"]]:
+    """Return by what a patch may change how values compare: a class that it adds, other code that decides comparisons, or both."""
+    return frozenset(
+        "class" if isinstance(name, str) and name.startswith(CLASS) else "code"
         for path, (before, after) in changes.items()
+        if after is not None
+        for name in _deciding(path, after) - _deciding(path, before or b"")
     )
 
 
@@ -94,16 +89,14 @@ def _deciding_in(module: ast.Module) -> Iterator[str]:
                 yield f"{CLASS}{name}"
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in COMPARISONS:
                 yield ast.dump(node)
-            case ast.Attribute(attr=name, ctx=ast.Load()) if name.startswith("__"):
-                if name not in READ:
-                    yield name
             case (
                 ast.Name(id=name)
                 | ast.Attribute(attr=name)
                 | ast.keyword(arg=str(name))
                 | ast.alias(name=name)
             ):
-                special = name.startswith("__") and name not in HARMLESS
+                is_read = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+                special = name.startswith("__") and name not in (READ if is_read else HARMLESS)
                 if special or name in MAKERS or name in CHANGERS:
                     yield name
             case ast.Constant(value=str(text)) if "__" in SPECIAL.sub(

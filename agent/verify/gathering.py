@@ -18,7 +18,7 @@ from typing import Any
 from m3agent.agent.checks.run import run_checks
 from m3agent.agent.verify.changed_expectations import changed_expectations
 from m3agent.agent.verify.changed_tests import changed_tests
-from m3agent.agent.verify.comparisons import may_change_comparisons
+from m3agent.agent.verify.comparisons import comparison_changes
 from m3agent.agent.verify.evidence import NOT_RUN, Evidence
 from m3agent.agent.verify.inverted_runs import (
     SECONDS,
@@ -444,15 +444,11 @@ class CopyRuns:
         self._number = itertools.count(1)
 
     def _copies(self, tree: str, idents: Collection[str]) -> Copies | None:
-        return copies_of(self._runs.store, tree, idents, plain=self._may_change_comparisons)
+        return copies_of(self._runs.store, tree, idents, plain=bool(self._comparison_changes))
 
     @cached_property
-    def _may_change_comparisons(self) -> bool:
-        return may_change_comparisons(self._files.contents())
-
-    @cached_property
-    def _decides_comparisons(self) -> bool:
-        return may_change_comparisons(self._files.contents(), classes=False)
+    def _comparison_changes(self) -> frozenset[str]:
+        return comparison_changes(self._files.contents())
 
     @cached_property
     def _needs_review(self) -> bool:
@@ -490,7 +486,8 @@ class CopyRuns:
             if copies is None:
                 return CopiesSeen()
             hidden = reviewed or self._needs_review
-            return await run_copies(copies, run, with_hidden=hidden, with_unchanged=self._decides_comparisons)
+            decides = "code" in self._comparison_changes
+            return await run_copies(copies, run, with_hidden=hidden, with_unchanged=decides)
 
         added = {ident for ident in fixed if file_of(ident) in own}
         groups = [group for group in ({*fixed} - added, added) if group]  # never in one process

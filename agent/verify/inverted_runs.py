@@ -16,7 +16,7 @@ from itertools import chain, product
 from random import Random, SystemRandom
 from typing import Literal, NamedTuple
 
-from m3agent.agent.verify.comparisons import may_change_comparisons
+from m3agent.agent.verify.comparisons import comparison_changes
 from m3agent.agent.verify.inverted_tests import NOT_PLAIN, WAYS, Inversion, TestSource, Way, helpers
 from m3agent.agent.verify.patched_files import Contents
 from m3agent.agent.verify.review import MOST_TEXT, Finding
@@ -105,10 +105,12 @@ class CopiesSeen:
         """Return the lines that a person must read: none if the patch changes no comparison."""
         if not self.lines and not self.without:
             return self.overloaded
-        changed = changes()
-        lines = self.lines if may_change_comparisons(changed) else ()
-        deciding = self.without and may_change_comparisons(changed, classes=False)
-        return (*lines, *(self.without if deciding else ()), *self.overloaded)
+        changed = comparison_changes(changes())
+        return (
+            *(self.lines if changed else ()),
+            *(self.without if "code" in changed else ()),
+            *self.overloaded,
+        )
 
 
 def joined_copies(several: Sequence[CopiesSeen]) -> CopiesSeen:

@@ -86,13 +86,12 @@ def _parts(node: ast.AST, helper: str) -> Iterator[tuple[ast.AST, str]]:
     match node:
         case ast.Attribute() | ast.Subscript() | ast.Name():
             return
-        case ast.Call(func=ast.Name(id=name), args=args):
-            if (
-                hasattr(builtins, name) and name not in OF_OBJECTS
-            ):  # code under test gets its arguments as they are
-                yield from ((each, BASIC) for each in args)
+        case ast.Call(func=ast.Name(id=name), args=args) if (
+            hasattr(builtins, name) and name not in OF_OBJECTS
+        ):
+            yield from ((each, BASIC) for each in args)
         case ast.Call():
-            return
+            return  # code under test gets its arguments as they are
         case ast.BinOp(left=left, right=right):
             yield from ((left, BASIC), (right, BASIC))
         case ast.comprehension(iter=values, ifs=conditions):  # its target is no value

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
-from m3agent.agent.verify.comparisons import may_change_comparisons
+from m3agent.agent.verify.comparisons import comparison_changes
 from m3agent.agent.verify.inverted_runs import SECONDS, copies_of, run_copies
 from m3agent.agent.verify.tree_runs import changes_while_running
 from m3agent.evals.data.instance import Answer, Task
@@ -222,8 +222,10 @@ async def check_that_tests_can_fail(
                 bytecode=bytecode,
             )
 
-    decides = await asyncio.to_thread(may_change_comparisons, trees.kept, classes=False)
-    copies = await run_copies(made, run_them, with_hidden=bool(trees.review), with_unchanged=decides)
+    changed = await asyncio.to_thread(comparison_changes, trees.kept)
+    copies = await run_copies(
+        made, run_them, with_hidden=bool(trees.review), with_unchanged="code" in changed
+    )
     lines = await asyncio.to_thread(copies.to_read, lambda: trees.kept)
     forged = replace(run.signs, forged=(*run.signs.forged, *copies.reasons(trees.review)))
     return replace(trees, review=(*trees.review, *lines)), replace(run, signs=forged)

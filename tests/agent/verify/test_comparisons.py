@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.agent.verify.comparisons import may_change_comparisons
+from m3agent.agent.verify.comparisons import comparison_changes
 
 OLD = """
 class Money(int):
@@ -37,7 +37,7 @@ class Money(int):
     ],
 )
 def test_an_honest_change_leaves_comparisons_alone(path: str, new: str) -> None:
-    assert not may_change_comparisons({path: (OLD.encode(), new.encode())})
+    assert not comparison_changes({path: (OLD.encode(), new.encode())})
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ def test_an_honest_change_leaves_comparisons_alone(path: str, new: str) -> None:
     ],
 )
 def test_what_may_change_comparisons(path: str, new: str) -> None:
-    assert may_change_comparisons({"other.py": (b"", None), path: (OLD.encode(), new.encode())})
+    assert comparison_changes({"other.py": (b"", None), path: (OLD.encode(), new.encode())})
 
 
 def test_a_new_file_counts_whole_and_a_removed_one_not() -> None:
-    assert may_change_comparisons({"money.py": (None, OLD.encode())})
-    assert not may_change_comparisons({"money.py": (OLD.encode(), None)})
-    assert not may_change_comparisons({"add.py": (None, b"def add(one, other):\n    return one + other\n")})
+    assert comparison_changes({"money.py": (None, OLD.encode())})
+    assert not comparison_changes({"money.py": (OLD.encode(), None)})
+    assert not comparison_changes({"add.py": (None, b"def add(one, other):\n    return one + other\n")})
