@@ -6,6 +6,8 @@ repository of a million tokens, the imports of a typical program would take long
 
 from __future__ import annotations
 
+from m3agent.agent.repo.own_output import CERTIFICATE
+
 SECRETS = "1+redact-secret-0.1.0b15"
 """Versions of the rules for secrets (see `secrets`) and of the library, which is too slow to query."""
 
@@ -134,17 +136,13 @@ def reason_by_content(data: bytes, largest: int = MAX_FILE_BYTES) -> Reason | No
         return CREDENTIALS
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
         return LFS
-    if _says_generated(head) or head.startswith(_STATEMENT):
+    if _says_generated(head) or head.startswith(CERTIFICATE):
         return GENERATED
     if len(data) > _SMALL:
         in_long_lines = sum(len(line) for line in data.splitlines() if len(line) > _LONG_LINE)
         if in_long_lines * 2 > len(data):
             return MINIFIED
     return None
-
-
-_STATEMENT = b'{\n  "_type": "https://in-toto.io/Statement/v1"'
-"""Begins a certificate as m3agent writes it (`m3agent.agent.certificate`)."""
 
 
 def _says_generated(head: bytes) -> bool:
