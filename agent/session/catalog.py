@@ -15,13 +15,7 @@ from pathlib import Path
 
 from m3agent.agent.repo.host_git import find as find_repository
 from m3agent.agent.repo.snapshot import TREES
-from m3agent.agent.session.events import (
-    QUESTION,
-    EndpointProbed,
-    SessionFinished,
-    SessionForked,
-    TurnStarted,
-)
+from m3agent.agent.session.events import QUESTION, EndpointProbed, SessionFinished, SessionForked, TurnStarted
 from m3agent.agent.session.log_reader import LOG, Line, number, read_before, read_ends, read_last, text, whole
 from m3agent.agent.session.messages import FILE as MESSAGES
 from m3agent.agent.session.record import SessionRecord, is_embedded, read_session, record_of
@@ -119,7 +113,7 @@ class Sessions:
             return self._newest(folders, fixes=fixes)
         exact = [folder for folder in folders if folder.name == name]
         matching = exact or [folder for folder in folders if name and folder.name.startswith(name)]
-        own = matching if self.any_by_name else [folder for folder in matching if self._has(folder)]
+        own = matching if self.any_by_name else [folder for folder in matching if self._is_of(_first(folder))]
         if not own and matching:
             other = repository_of(matching[0]).get("root") or "a bare repository"
             raise UsageError(
@@ -144,13 +138,14 @@ class Sessions:
         )
 
     def _lists(self, folder: Path) -> bool:
-        return self._has(folder) and not _never_began(folder)
+        first = _first(folder)
+        return self._is_of(first) and not _never_began(folder, first)
 
-    def _has(self, folder: Path) -> bool:
-        """Return whether a session is about the repository. One whose log cannot be read may be."""
+    def _is_of(self, first: Line) -> bool:
+        """Return whether a session is about the repository, given its first event. One whose log cannot be read may be."""
         if self.places is None:
             return True
-        about = repository_of(folder)
+        about = mapping(first, "repository")
         names = [about[name] for name in ("git_dir", "root") if about.get(name)]
         return not names or any(_shared(Path(name)) in self.places for name in names)
 
@@ -192,18 +187,17 @@ def _first(folder: Path) -> Line:
     return first if isinstance(first, dict) else {}
 
 
-def _never_began(folder: Path) -> bool:
+def _never_began(folder: Path, first: Line) -> bool:
     """Return whether a session has ended, or works, without its first event. There is nothing to show or to resume.
 
     A detached fix has a folder before it has a log.
     """
+    if first:
+        return text(first, "type") == SessionFinished.type
     try:
-        return text(_first(folder), "type") == SessionFinished.type or not (folder / LOG).stat().st_size
-    except FileNotFoundError:
-        return True
-    except OSError:
-        pass
-    return False  # the list says why the log cannot be read
+        return not (folder / LOG).stat().st_size
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)  # of others, the list says why the log cannot be read
 
 
 def _asks(folder: Path) -> bool:
@@ -250,9 +244,9 @@ def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summar
     used = {} if is_embedded(first, record.prepared) else last
     forked = {} if problem else _forked(folder, text(first, "ts"))
     calls = sum(bool(call.started) for turn in record.turns for call in turn.calls)
-    status = (
-        DAMAGED if problem else text(last, "status") or (RUNNING if is_locked(folder / LOG) else NOT_FINISHED)
-    )
+    status = DAMAGED if problem else text(last, "status")
+    if not status:
+        status = RUNNING if is_locked(folder / LOG) else NOT_FINISHED
     price, seconds = number(last, "price"), number(last, "seconds")
     patch = folder / PATCH
     return Summary(
