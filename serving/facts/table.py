@@ -304,8 +304,12 @@ def filled(table: str, template: str, values: Mapping[str, object]) -> str:
 
 
 def table_error(table: str, said: str) -> TableError:
-    """Return the error about a table, with the remedy."""
-    name = f"serving/facts/{table}.toml"
+    """Return the error about a table of facts, with the remedy."""
+    return file_error(f"serving/facts/{table}.toml", said)
+
+
+def file_error(name: str, said: str) -> TableError:
+    """Return the error about a file of m3agent that a person may have changed, with the remedy."""
     in_checkout = Path(__file__).resolve().parents[2].joinpath(".git").exists()
     original = f"drop your changes with `git checkout -- {name}`" if in_checkout else "install m3agent again"
     return TableError(f"{name}: {said}; correct it there, or {original} to get the original")
@@ -418,14 +422,22 @@ def _bounds(versions: str) -> list[tuple[bool, Version]]:
 
 
 def version_range(versions: str) -> str:
-    """Return a range of versions such as `>=0.25,<0.27.1`, or an empty text. Raises ValueError: it is none, or upside down."""
+    """Return a range of versions such as `>=0.25,<0.27.1`; the text may be empty.
+
+    Raises:
+        ValueError: The text is not a range, or its lower bound is not below the upper one.
+    """
     if versions:
         _bounds(versions)
     return versions
 
 
 def pip_versions(versions: str) -> str:
-    """Return a range of versions as pip writes it, such as `>=0.24,!=0.25.*`. Raises ValueError: it is none, or upside down."""
+    """Return a range of versions as pip writes it, such as `>=0.24,!=0.25.*`.
+
+    Raises:
+        ValueError: The text is not a range, or its lower bound is not below the upper one.
+    """
     try:
         parts = list(SpecifierSet(versions))
     except InvalidSpecifier:

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from string import Template
 from typing import Any
 
-from m3agent.serving.errors import TableError
+from m3agent.serving.facts.table import file_error
 from m3agent.serving.launch.container import SHARED_GIB
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.nodes import MASTER_PORT, node_argv
@@ -229,10 +229,7 @@ def _templates() -> dict[str, Any]:
     try:
         return tomllib.loads((pkgutil.get_data("m3agent.serving.launch", "kubernetes.toml") or b"").decode())
     except ValueError as error:
-        raise TableError(
-            f"serving/launch/kubernetes.toml: it is not TOML ({error}); correct it there, or install m3agent again to get the "
-            "original"
-        ) from None
+        raise file_error("serving/launch/kubernetes.toml", f"it is not TOML ({error})") from None
 
 
 def check_engine(engine: str) -> None:
