@@ -44,7 +44,8 @@ def main(*, can_interrupt: bool = False) -> NoReturn:
         can_interrupt: Ctrl-C has its default action, and shall interrupt the command. Python's own handler means the same.
 
     Whatever happens, no traceback is shown: Ctrl-C exits with 130 and an output that nobody reads with 141, both in silence. An
-    output that cannot be written and a fault of m3agent itself are one line each and exit with 3. Python's development mode (`python -X dev`) shows the traceback.
+    output that cannot be written and a fault of m3agent itself are one line each and exit with 3. Python's development mode
+    (`python -X dev`) shows the traceback.
     """
     _read_names_as_utf_8()
     usual = signal.default_int_handler if can_interrupt else signal.getsignal(signal.SIGINT)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from m3agent.cli.common import end, print_bytes
+from m3agent.util.errors import INTERRUPTED
 from m3agent.util.sanitize import columns_of, print_note
 
 PAUSE = 0.2
@@ -60,7 +61,7 @@ def start_apart(
             time.sleep(PAUSE)
     except KeyboardInterrupt:
         print_note(told)
-        end(130)
+        end(INTERRUPTED)
     if ended is None:
         child.returncode = 0  # it outlives this process, and Python would warn about that
     if ended and not shown:

@@ -43,12 +43,14 @@ def apply(
 
     state = state_folder()
     sessions = sessions_here(repo)
-    written_last = last_written(sessions.folders()) if undo and session == LAST else None
-    if undo and session == LAST and written_last is None:
+    if undo and session == LAST:
+        folder = last_written(sessions.folders())
+    else:
+        folder = sessions.find(session, fixes=True)
+    if folder is None:
         raise PermissionRefused(
             "no patch of m3agent is written in this work tree, or it was taken back already"
         )
-    folder = written_last or sessions.find(session, fixes=True)
     summary = summary_of(folder)
     root = Path(summary.repository)
     path = _patch_of(summary, undo=undo)

@@ -188,9 +188,9 @@ class faults:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
-            from m3agent.util.errors import OUTPUT_CLOSED
+            from m3agent.util.errors import INTERRUPTED, OUTPUT_CLOSED
 
-            end(130 if isinstance(error, KeyboardInterrupt) else OUTPUT_CLOSED)
+            end(INTERRUPTED if isinstance(error, KeyboardInterrupt) else OUTPUT_CLOSED)
         if error is None or isinstance(error, (typer.Exit, SystemExit)):
             return
         from m3agent.agent.exit_codes import FAILURES, exit_code_of

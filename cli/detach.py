@@ -27,6 +27,7 @@ from m3agent.cli.common import (
     sessions_here,
     state_folder,
 )
+from m3agent.util.errors import INTERRUPTED
 
 if TYPE_CHECKING:
     from m3agent.agent.session.log_reader import Line
@@ -36,7 +37,6 @@ CONSOLE = "console.log"
 """File in the session's folder with what the fix prints."""
 PAUSE = 0.2
 """Seconds between two looks at a session of another process."""
-INTERRUPTED = 130
 
 
 def check_detached(issue: str | None, *, follow: bool) -> None:

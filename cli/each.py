@@ -18,7 +18,7 @@ from m3agent.agent.report.text import UNKNOWN
 from m3agent.cli.common import faults, finish, say, settings_in, state_folder
 from m3agent.util.append_only import AppendOnlyFile, fault
 from m3agent.util.counted import counted
-from m3agent.util.errors import Status, UsageError
+from m3agent.util.errors import INTERRUPTED, Status, UsageError
 from m3agent.util.json_lines import json_lines
 from m3agent.util.sanitize import columns_of, print_note, printable_line
 from m3agent.util.table import wrapping
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from m3agent.agent.fix.finalize import FixResult
     from m3agent.agent.ui.event_printer import Screen
 
-INTERRUPTED = 130
 MOST = 20
 """Most issues of a query, unless the user wants others."""
 Begin = Callable[[str], "tuple[Coroutine[None, None, FixResult], Screen]"]

@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import ClassVar
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT, as shells report it."""
 OUTPUT_CLOSED = 141
 """Exit code if nobody reads standard output any more: 128 + SIGPIPE, as shells report it. 0 would say *verified*."""
 
@@ -65,7 +67,7 @@ EXIT_CODES: dict[Status, int] = {
     Status.LIMIT: 6,
     Status.STALLED: 6,
     Status.PROPOSED: 7,
-    Status.INTERRUPTED: 130,
+    Status.INTERRUPTED: INTERRUPTED,
 }
 
 

@@ -227,7 +227,7 @@ def undo(repository: Repository, workspace: Workspace, patch: Patch) -> tuple[st
 
 
 def last_written(sessions: Iterable[Path]) -> Path | None:
-    """Return the folder of the session whose patch was written last and not taken back; None if there is none."""
+    """Return the folder of the session whose patch was written last. None if no patch is written, or each was taken back."""
     records = [folder / WRITTEN for folder in sessions if (folder / WRITTEN).is_file()]
     return max(records, key=lambda record: record.stat().st_mtime_ns).parent if records else None
 
