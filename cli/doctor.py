@@ -140,15 +140,16 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         detail, _, remedy = said.partition(": ")
         return [Check("tests", None, detail, remedy)]
     checks = []
-    here = engine and _image_here(*filter(None, [settings.image]), DEFAULT_IMAGE, SKELETON)
+    named = [settings.image] if settings.image else []
+    images = _images_here([*named, DEFAULT_IMAGE, SKELETON]) if engine else set[str]()
     for suite in suites:
         packages: Sequence[str] = missing_on_host(suite.preparation.system_packages)
         with contextlib.suppress(SandboxError, M3AgentError):
-            if engine and (settings.image or _image_here(DEFAULT_IMAGE)):
+            if engine and (settings.image or DEFAULT_IMAGE in images):
                 there = await missing_packages(settings.image, [suite], state_folder())
                 packages = there.get(suite.name, ())
         check = _toolchain(suite, packages, settings.image, engine=engine)
-        if check.ok and suite.name.startswith(f"{PYTEST}:") and (here or not engine):
+        if check.ok and suite.name.startswith(f"{PYTEST}:") and (images or not engine):
             check = await _imported(check, settings, repository)
         checks.append(check)
     return checks + _parsers({suite.name.partition(":")[0] for suite in suites} if embedded else ())
@@ -211,13 +212,13 @@ def _parsers(runners: Collection[str]) -> list[Check]:
     return [Check("extra outlines", None, detail, "make install EXTRAS=outlines (docs/install.md)")]
 
 
-def _image_here(*names: str) -> bool:
-    """Return whether the engine has one of these images."""
+def _images_here(names: Sequence[str]) -> set[str]:
+    """Return those of these images that the engine has."""
     from m3agent.sandbox.backends.engine import connect
     from m3agent.sandbox.backends.image import local_image
 
     with contextlib.closing(connect(ENGINE_TIMEOUT)) as api:
-        return any(local_image(api, name) is not None for name in names)
+        return {name for name in names if local_image(api, name) is not None}
 
 
 def _engine(settings: Settings) -> list[Check]:

@@ -246,8 +246,9 @@ def _suite_folders(job: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _packed(workspace: Workspace, place: str) -> IO[bytes]:
     """Return the files of the base tree, below the folder `place`, as a tar for the container's root."""
-    files = {f"{place}/{path}".strip("/"): entry for path, entry in workspace.entries(workspace.base).items()}
-    folders = sorted(_folders(workspace.entries(workspace.base)))
+    entries = workspace.entries(workspace.base)
+    files = {f"{place}/{path}".strip("/"): entry for path, entry in entries.items()}
+    folders = sorted(_folders(entries))
     return packed(workspace.store, files, (f"{place}/{folder}".strip("/") for folder in folders), OWNER)
 
 
