@@ -188,21 +188,19 @@ def _next_step(found: Statement) -> str:
     from m3agent.tools.runners.suites import function_of
 
     verdict, reason = found.predicate.verdict, found.predicate.reason
-    broken = [test.id for test in found.predicate.tests.broken]
+    if reason.startswith(NOT_TESTED):
+        return OTHER_PYTHON
+    if reason.startswith((NO_RUN, UNTESTABLE)):
+        return f"next: {MEND}"
+    if reason.startswith(NEEDS_REVIEW):
+        return REVIEW
+    if verdict == "unverified" and STATES in reason:
+        return CONTRADICTS
+    broken = [test.id for test in found.predicate.tests.broken] if verdict == "failed" else []
     if len(broken) > MOST_PINNED:
         broken = sorted({*map(function_of, broken)})
-    step = f"next: {NEXT[verdict]}"
-    if reason.startswith(NOT_TESTED):
-        step = OTHER_PYTHON
-    elif reason.startswith((NO_RUN, UNTESTABLE)):
-        step = f"next: {MEND}"
-    elif reason.startswith(NEEDS_REVIEW):
-        step = REVIEW
-    elif verdict == "unverified" and STATES in reason:
-        step = CONTRADICTS
-    elif verdict == "failed" and 0 < len(broken) <= MOST_PINNED:
-        step += f". {MAY_PIN} {' '.join(f'--pinned {shlex.quote(ident)}' for ident in broken)}"
-    return step
+    pins = [f"--pinned {shlex.quote(ident)}" for ident in broken] if len(broken) <= MOST_PINNED else []
+    return f"next: {NEXT[verdict]}" + (f". {MAY_PIN} {' '.join(pins)}" if pins else "")
 
 
 async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *, as_json: bool) -> int:

@@ -168,9 +168,8 @@ class ClientSession:
     async def _work(self, repository: Repository, asked: AcpPrompt, sender: _Sender) -> FixResult:
         settings = await asyncio.to_thread(self.settings)
         if asked.is_plain_question:
-            await asyncio.to_thread(
-                required_model_server, settings, self.state
-            )  # the other engine would repair
+            # the other engine would repair
+            await asyncio.to_thread(required_model_server, settings, self.state)
         earlier = self._earlier_log()
         if earlier is None:
             session, lines = Session.create(self.state, []), list[Line]()

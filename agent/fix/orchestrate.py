@@ -29,7 +29,7 @@ from m3agent.agent.fix.collection import collected, not_importable
 from m3agent.agent.fix.compared_runs import baseline_run
 from m3agent.agent.fix.finalize import FixResult, end, end_early
 from m3agent.agent.fix.proposal import PROPOSALS
-from m3agent.agent.fix.ranking import Rank, ranked, result_of
+from m3agent.agent.fix.ranking import AttemptResult, Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext, prepare
 from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for, without_suites
@@ -369,12 +369,8 @@ async def _passed_tests(attempts: Sequence[Attempt], prepared: PreparedFix) -> d
 
 def _rival(attempt: Attempt, prepared: PreparedFix) -> Rival | None:
     """Return an attempt with a patch and a test of its own; None if it lacks one of them."""
-    evidence, workspace, patch, proposal = (
-        attempt.evidence,
-        attempt.workspace,
-        attempt.patch,
-        attempt.proposal,
-    )
+    evidence, workspace = attempt.evidence, attempt.workspace
+    patch, proposal = attempt.patch, attempt.proposal
     if evidence is None or workspace is None or patch is None or proposal is None or not proposal.test:
         return None
     runs = partial(attempt.fresh_runs, prepared.backend, prepared.spec)
@@ -408,14 +404,12 @@ async def _hand_over_the_best(attempts: Sequence[Attempt], passed: Mapping[int, 
 async def _choose(attempts: Sequence[Attempt], executed: Mapping[int, int]) -> Attempt:
     """Return the best attempt, and log the ranking in all attempts. Raises SandboxError if a patch cannot be read."""
 
+    def result(attempt: Attempt) -> AttemptResult:
+        number = attempt.variation.number
+        return result_of(number, attempt.workspace, attempt.patch, attempt.evidence, executed.get(number, 0))
+
     def rank() -> list[Rank]:
-        return ranked(
-            [
-                result_of(number, attempt.workspace, attempt.patch, attempt.evidence, executed.get(number, 0))
-                for attempt in attempts
-                for number in (attempt.variation.number,)
-            ]
-        )
+        return ranked([result(attempt) for attempt in attempts])
 
     ranks = await asyncio.to_thread(rank)
     event = session_events.attempt_chosen(ranks, [attempt.session for attempt in attempts])

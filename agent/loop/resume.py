@@ -149,9 +149,8 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
     last = record.turns[-1] if record.turns else None
     if last and not last.of_type("feedback") and any(map(was_accepted, last.of_type("gate"))):
         point.accepted_answer = last.text
-    reviewed = (
-        record.turns if point.accepted_answer is None else record.turns[:-1]
-    )  # the last one is reviewed again
+    # an accepted answer is reviewed again
+    reviewed = record.turns if point.accepted_answer is None else record.turns[:-1]
     point.pinned = frozenset().union(*(pinned_tests(turn.text) for turn in reviewed if not turn.asked))
     return point
 

@@ -404,9 +404,8 @@ class StreamParser:
             return self._plain_invoke(text, start, events)
         if marker in _CONTROLS:
             role_end = _control_end(marker, text, end)
-            if (
-                role_end is not None and self._block_text is not None
-            ):  # it may be inside a string of a call in JSON
+            # it may be inside a string of a call in JSON
+            if role_end is not None and self._block_text is not None:
                 self._block_text.append(text[start:role_end])
             return role_end
         if marker in _WRAPPERS and _CALL_BEHIND.match(text, end):

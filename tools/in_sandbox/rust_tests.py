@@ -1,6 +1,6 @@
 """Build and run Rust tests inside a sandbox, and write what happens as records.
 
-    python3 rust_tests.py PLAN    # a JSON object: work, report, key_file, tests, per_test, total
+    python3 rust_tests.py PLAN    # a JSON object: work, report, key_file, cache, tests, per_test, total
 
 cargo builds all test programs; each is linked with `rust_harness.rs`, which reports to this process. Then each program runs
 here. If it ends early, the tests that have not run yet run in a new process.
