@@ -332,31 +332,38 @@ def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
     from m3agent.serving.plan.planner import longest_context, nearest, smallest
 
     longest, enough = longest_context(fleet, wish, wish.concurrency), smallest(fleet, wish)
-    advice = [*([f"lower --context to {longest:,}"] if longest else []), *_other_ways(fleet, wish)]
+    advice = [f"lower --context to {longest:,}"] if longest else []
+    advice += _other_ways(fleet, wish)
     if enough is not None and (enough.count > fleet.count or enough.nodes > fleet.nodes):
         advice.append(f"take {enough}")
-    reasons = [_reason(refusal) for refusal in refused]
-    if not reasons:
-        reasons = [f"no way to serve it with {wish.engine} and these options on {fleet} is known"]
-        if enough is None and (kinds := nearest(wish)[:NEAREST]):
-            advice.append(f"take {' or '.join(map(str, kinds))}")
-    lacking = not all(refusal.trap for refusal in refused)
-    head = f"M3 cannot be served on {fleet} with {wish.context:,} tokens of context"
-    listed = ", ".join([*advice[:-1], f"or {advice[-1]}"]) if len(advice) > 2 else " or ".join(advice)
-    first = f"{head}: {listed}" if advice else head
-    return ". ".join([first, *reasons, *([needed(wish)] if refused and lacking and not advice else [])])
+    if enough is None and not refused and (kinds := nearest(wish)[:NEAREST]):
+        advice.append(f"take {' or '.join(map(str, kinds))}")
+    sentences = [f"M3 cannot be served on {fleet} with {wish.context:,} tokens of context"]
+    if advice:
+        sentences[0] += f": {_either(advice)}"
+    if not refused:
+        sentences.append(f"no way to serve it with {wish.engine} and these options on {fleet} is known")
+    sentences += map(_reason, refused)
+    if not advice and not all(refusal.trap for refusal in refused):
+        sentences.append(needed(wish))
+    return ". ".join(sentences)
+
+
+def _either(ways: list[str]) -> str:
+    return ", ".join([*ways[:-1], f"or {ways[-1]}"]) if len(ways) > 2 else " or ".join(ways)
 
 
 def _other_ways(fleet: Fleet, wish: PlanRequest) -> list[str]:
-    """Return the options to add or to leave out, so that these GPUs serve M3 although the engine named does not."""
+    """Return the options to add or to leave out, so that these GPUs serve M3 although they do not with those given."""
     from m3agent.serving.plan.planner import plans
+    from m3agent.serving.plan.recipe import CHECKPOINTS
 
-    if wish.engine is None:
-        return []
     ways: list[str] = []
-    for precision in Precision if wish.precision is None else ():
+    for precision in CHECKPOINTS if wish.precision is None else ():
         if served := plans(fleet, dataclasses.replace(wish, precision=precision)):
-            ways.append(f"add --precision {precision} (the recipe {served[0].recipe})")
+            ways.append(f"add --precision {precision} ({served[0].checkpoint})")
+    if wish.engine is None:
+        return ways
     open_wish = dataclasses.replace(wish, engine=None)
     if served := plans(fleet, open_wish):
         ways.append(f"leave out --engine ({served[0].engine} serves it on {fleet})")

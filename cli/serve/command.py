@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -158,20 +159,10 @@ def serve(
     """
     if context.invoked_subcommand is not None:
         return
-    from m3agent.cli.serve import options as serve_choice
+    from m3agent.cli.serve.options import why_embedded
 
-    given = {
-        name: value for name, value in context.params.items() if hasattr(serve_choice.ServeRequest, name)
-    }
-    given |= {
-        "context": window,
-        "options": tuple(context.meta.get(ENGINE_OPTIONS, ())),
-        "container": container or image is not None,
-        "sbatch": tuple(sbatch or ()),
-        "kubernetes": kubernetes is not None,
-    }
-    asked = serve_choice.ServeRequest(**given)
-    why = serve_choice.why_embedded(asked, os.environ)
+    asked = _asked(context)
+    why = why_embedded(asked, os.environ)
     if why is None:
         refuse_search_options(seed, candidates)
     if servers is not None or write is not None or kubernetes is not None:
@@ -198,6 +189,22 @@ def serve(
         run(_serve(asked, state))
 
 
+def _asked(context: typer.Context) -> ServeRequest:
+    """Return what the options ask for."""
+    from m3agent.cli.serve.options import ServeRequest
+
+    params = context.params
+    given = {name: value for name, value in params.items() if hasattr(ServeRequest, name)}
+    given |= {
+        "context": params["window"],
+        "options": tuple(context.meta.get(ENGINE_OPTIONS, ())),
+        "container": params["container"] or params["image"] is not None,
+        "sbatch": tuple(params["sbatch"] or ()),
+        "kubernetes": params["kubernetes"] is not None,
+    }
+    return ServeRequest(**given)
+
+
 def _server_files(asked: ServeRequest, folder: Path | None, *, dry_run: bool) -> None:
     """Print the files of several servers behind a router, or those for Kubernetes, or write them into a folder."""
     from m3agent.cli.serve import options as serve_choice
@@ -217,14 +224,7 @@ def _server_files(asked: ServeRequest, folder: Path | None, *, dry_run: bool) ->
     if dry_run or folder is None:
         _print_script(files_text(choice, files, "--kubernetes" if asked.kubernetes else "--write"))
         return
-    try:
-        folder.mkdir(parents=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, "utf-8")
-    except FileExistsError:
-        raise UsageError(f"{folder} exists: name a new folder") from None
-    except OSError as error:
-        raise EnvironmentFault(f"{folder} cannot be written: {error.strerror}; name another folder") from None
+    _write(folder, files)
     for line in about_servers(choice):
         print_note(line)
     print_note(f"m3agent: wrote {', '.join(files)} into {folder}")
@@ -244,6 +244,18 @@ async def _serve(asked: ServeRequest, state: Path) -> None:
     with ServeView() as view:
         server, record = launch(asked, state, os.environ, view.say)
         await Server(server, record, os.environ, view).run()
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    """Write texts by name into a new folder. Raises UsageError or EnvironmentFault."""
+    try:
+        folder.mkdir(parents=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, "utf-8")
+    except FileExistsError:
+        raise UsageError(f"{folder} exists: name a new folder") from None
+    except OSError as error:
+        raise EnvironmentFault(f"{folder} cannot be written: {error.strerror}; name another folder") from None
 
 
 def refuse_search_options(seed: int | None, candidates: int | None) -> None:

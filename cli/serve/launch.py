@@ -132,7 +132,7 @@ def _for_this_machine(
     if choice.detected is not None and (devices := _devices(choice)):
         # the driver's numbers; without PCI_BUS_ID order, the engine's library counts the GPUs differently
         variables = {choice.detected.variable: ",".join(devices), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    if "HF_HUB_OFFLINE" not in environ and are_cached((job.model, job.draft), environ):
+    if "HF_HUB_OFFLINE" not in environ and are_cached({job.draft: "", job.model: asked.revision}, environ):
         variables["HF_HUB_OFFLINE"] = "1"
         if checkpoint is not None and checkpoint.folder is not None:
             say(f"weights of {checkpoint.name}: commit {checkpoint.folder.name}, in {checkpoint.folder}")

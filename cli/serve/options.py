@@ -314,7 +314,7 @@ def _recipe_choice(
             )
     if checkpoint is None:
         with contextlib.suppress(CheckpointError):  # a recipe may name a folder of another machine
-            checkpoint = read_checkpoint(prepared.job.model, environ, weights=False)
+            checkpoint = read_checkpoint(prepared.job.model, environ, weights=False, revision=asked.revision)
     return Choice(prepared, None, None, here, checkpoint, (*notes, *_left_out(prepared)))
 
 
@@ -375,6 +375,16 @@ def _go_together(asked: ServeRequest) -> None:
         )
 
 
+def _checkpoint(asked: ServeRequest, environ: Mapping[str, str], *, in_volume: bool) -> Checkpoint | None:
+    """Return the checkpoint that --model names; None without --model. Raises UsageError."""
+    if asked.model is None:
+        return None
+    if in_volume:
+        return elsewhere(asked.model)
+    weights = not random_weights(asked.options)
+    return read_checkpoint(asked.model, environ, weights=weights, revision=asked.revision)
+
+
 def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, local: bool) -> Choice:
     """Plan and prepare the server.
 
@@ -388,14 +398,9 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
     _go_together(asked)
     in_image = asked.container or asked.kubernetes or (asked.servers is not None and asked.router == "llm-d")
     wanted = replace(asked, key=key, environ=environ, in_image=in_image)
-    checkpoint = None
     in_volume = asked.kubernetes and (asked.model or "").startswith("/")
-    if asked.model is not None:
-        checkpoint = (
-            elsewhere(asked.model)
-            if in_volume
-            else read_checkpoint(asked.model, environ, weights=not random_weights(asked.options))
-        )
+    checkpoint = _checkpoint(asked, environ, in_volume=in_volume)
+    if checkpoint is not None:
         wanted = replace(wanted, model=checkpoint.name)
     named = asked.recipe or (DYNAMO_RECIPE if asked.engine == "dynamo" else None)
     if named is not None:
@@ -405,7 +410,7 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
     plan, notes = _plan(asked, fleet, checkpoint, _installed(asked, environ) if here else None, environ)
     prepared = prepare(recipe(plan.recipe), wanted, plan)
     if checkpoint is None:
-        checkpoint = read_checkpoint(prepared.job.model, environ, weights=False)
+        checkpoint = read_checkpoint(prepared.job.model, environ, weights=False, revision=asked.revision)
     if in_volume:
         notes.append(
             f"{checkpoint.name} is a folder of the cluster's volume: fill it as docs/kubernetes.md says; planned as "

@@ -1,7 +1,7 @@
 """Probe a model server: find out which engine and model it is, once, before any other request."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -290,19 +290,27 @@ def _takes_images(entry: Mapping[str, Any], flavour: Flavour) -> bool:
     SGLang and TensorRT-LLM say nothing. OpenRouter has `architecture.input_modalities`, others `modalities`
     or `capabilities`. Each is a list of words, or an object with words as keys and booleans as values.
     """
-    places = [
-        place.get(key)
-        for place in (entry, mapping(entry.get("architecture")))
-        for key in ("input_modalities", "modalities")
-    ]
-    stated = [words for words in (*places, entry.get("capabilities")) if isinstance(words, list | Mapping)]
-    for words in stated:
-        if isinstance(words, Mapping):
-            listed = words.get("input")
-            words = listed if isinstance(listed, list) else [word for word in words if words[word] is True]
-        if {"image", "images", "vision"} & {str(word).lower() for word in words}:
-            return True
-    return not stated and flavour == "minimax" and "minimax-m3" in str(entry["id"]).lower()
+    architecture = mapping(entry.get("architecture"))
+    places = (
+        entry.get("input_modalities"),
+        entry.get("modalities"),
+        architecture.get("input_modalities"),
+        architecture.get("modalities"),
+        entry.get("capabilities"),
+    )
+    stated = [value for value in places if isinstance(value, list | Mapping)]
+    if not stated:
+        return flavour == "minimax" and "minimax-m3" in str(entry["id"]).lower()
+    words = {str(word).lower() for value in stated for word in _stated_words(value)}
+    return not words.isdisjoint(("image", "images", "vision"))
+
+
+def _stated_words(value: Sequence[object] | Mapping[object, object]) -> Sequence[object]:
+    """Return the words of a list, or of an object that has such a list as `input`, or words as keys."""
+    if not isinstance(value, Mapping):
+        return value
+    listed = value.get("input")
+    return listed if isinstance(listed, list) else [word for word in value if value[word] is True]
 
 
 async def _version(

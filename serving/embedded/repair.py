@@ -12,7 +12,7 @@ import re
 import zlib
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from m3agent.serving.embedded.candidates import PatchCandidate, candidates, minimal_edit
@@ -24,12 +24,14 @@ from m3agent.serving.embedded.languages import (
     Source,
     failing_suites,
     language_of,
+    units_of,
 )
 from m3agent.serving.embedded.localise import issue_words
 from m3agent.serving.embedded.operators.base import Hints
 from m3agent.serving.embedded.probe import MARK, bundle
-from m3agent.serving.embedded.request import Conversation
+from m3agent.serving.embedded.request import Conversation, NamedSuite
 from m3agent.serving.embedded.syntax import available
+from m3agent.util.about_issue import IssueWords
 
 ROOM = 24_000
 """Most characters of packed data in one result: tools cut results longer than about 30,000."""
@@ -96,6 +98,8 @@ class State:
     tried: int = 0
     plausible: int = 0
     changes: list[str] = field(default_factory=list)
+    note: str = ""
+    """What the person should know about the choice of tests."""
     outcome: str = ""
     unchanged: bool = True
     judged: str = Python.judged
@@ -105,7 +109,7 @@ class State:
         lines = []
         if self.failing:
             shown = ", ".join(self.failing[:3]) + (", …" if len(self.failing) > 3 else "")
-            lines.append(f"Failing at the start: {len(self.failing)} ({shown}).")
+            lines.append(f"Failing at the start: {len(self.failing)} ({shown}). {self.note}".rstrip())
         if self.tried:
             lines.append(
                 f"Tried {self.tried} candidate changes; {self.plausible} of them passed {self.judged}."
@@ -176,7 +180,10 @@ class Repair:
         self._language: Language = Python()
         self._red: list[str] | None = None
         """The tests that fail in the repository itself, if its run reported all of them."""
-        self._others = 0  # failing tests of suites that are not repaired
+        self._others = 0  # failing tests that are not repaired
+        self._left = "that other runners report"  # what they are
+        self._suite: NamedSuite | None = None
+        self._is_narrowed = False
 
     def steps(self) -> Steps:
         """Yield calls until the repair has ended; the report is then complete."""
@@ -225,7 +232,7 @@ class Repair:
             able = ", ".join(["Python", *dict.fromkeys(FAMILIES.values())])
             runners = ", ".join(dict.fromkeys(suite.runner for suite in failing))
             raise Ended(f"the failing tests run with {runners}, and I can change only {able}.")
-        self._language = language
+        self._language, self._suite = language, suite
         self._others = sum(len(red) for other, red in failing.items() if other != suite)
         self.state.judged = language.judged
         if isinstance(language, Curly):
@@ -244,9 +251,7 @@ class Repair:
         spectrum, private = yield from self._spectrum()
         state.failing = state.failing or spectrum["failed_ids"]
         if not spectrum["failed_ids"]:
-            reason = spectrum.get("reason")
-            broken = f"the tests do not start in my measurement: {reason.rstrip('.')}." if reason else ""
-            raise Ended(state.outcome or broken or self._language.harmless)
+            raise Ended(state.outcome or _not_started(spectrum) or self._language.harmless)
         sources = yield from self._read(spectrum)
         if not sources:
             name = self._language.name
@@ -259,16 +264,48 @@ class Repair:
         full, partial = yield from self._search(ranked, sources, spectrum, private)
         if full:
             yield from self._settle(full, sources, spectrum)
+        elif partial and (yield from self._narrow()):
+            return number + 1 == ROUNDS
         elif partial:
             best = max(partial, key=lambda pair: (pair[1], -pair[0].doubt()))[0]
             yield from self._apply(best, sources)
             state.outcome = "Some of the failing tests pass with this; for the rest I found nothing."
             return number + 1 == ROUNDS
-        elif state.unchanged and state.tried:
-            none = f"none of {state.tried} candidate changes makes the failing tests pass"
-            raise Ended(f"{none} without breaking others.")
         elif state.unchanged:
-            raise Ended(nothing_tried(spectrum))
+            raise Ended(self._none_passed() if state.tried else nothing_tried(spectrum))
+        return True
+
+    def _none_passed(self) -> str:
+        """Return that no candidate passed."""
+        state = self.state
+        them = "the failing test" if len(state.failing) == 1 else f"all {len(state.failing)} failing tests"
+        limit = " The setting `candidates` tries more." if state.tried >= self.budget.candidates else ""
+        return f"none of {state.tried} candidate changes makes {them} pass without breaking others.{limit}"
+
+    def _narrow(self) -> Generator[RepairStep, str, bool]:
+        """Leave failing tests alone that the issue is not about, and return whether there are any.
+
+        Then the issue is about some of the failing tests, and no single change makes all of them pass.
+        """
+        language, failing = self._language, self.state.failing
+        if self._is_narrowed:
+            return False
+        self._is_narrowed = True
+        units: tuple[str, ...] = ()
+        paths = sorted({ident.partition("::")[0] for ident in failing})
+        texts = yield from self._texts(paths)
+        about = IssueWords(self.issue).tests(failing, {path: text.encode() for path, text in texts.items()})
+        if isinstance(language, Curly) and self._suite is not None:
+            units = units_of(self._suite, sorted(about))
+            about = {ident for ident in failing if units_of(self._suite, [ident])[0] in units}
+        if not about or len(about) == len(failing):
+            self.state.note = "The issue does not tell these tests apart, so I repair what I can."
+            return False
+        if isinstance(language, Curly):
+            self._language = replace(language, units=units)
+        self._red = sorted(about)
+        self._others += len(failing) - len(about)
+        self._left = "that the issue is not about"
         return True
 
     def _step(self, reasoning: str, name: str, arguments: Mapping[str, Any]) -> RepairStep:
@@ -319,6 +356,14 @@ class Repair:
         sizes = {path: len(lines) for path, lines in spectrum["imported"].items()}
         wanted = sorted(weights, key=lambda path: (-weights[path], -sizes.get(path, 0), path))[:FILES]
         sources: dict[str, Source] = {}
+        for path, text in (yield from self._texts(wanted)).items():
+            with contextlib.suppress(SyntaxError, ValueError):  # files that do not parse are left out
+                sources[path] = self._language.source(path, text)
+        return sources
+
+    def _texts(self, wanted: list[str]) -> Generator[RepairStep, str, dict[str, str]]:
+        """Read files in this order; those that cannot be read, or are not UTF-8, are left out."""
+        texts: dict[str, str] = {}
         partly = ""
         for _ in range(READS):
             if not wanted:
@@ -332,12 +377,11 @@ class Repair:
                 partly += piece
                 if len(partly) < found["sizes"][path]:
                     break
-                # Files that do not parse are left out.
-                with contextlib.suppress(SyntaxError, ValueError, zlib.error):
-                    sources[path] = self._language.source(path, unpack(partly).decode())
+                with contextlib.suppress(ValueError, zlib.error):
+                    texts[path] = unpack(partly).decode()
                 wanted.remove(path)
                 partly = ""
-        return sources
+        return texts
 
     def _hints(self, spectrum: Mapping[str, Any]) -> Hints:
         errors = {error.split(":")[0] for _, _, _, error, _ in spectrum["failed"]}
@@ -458,7 +502,7 @@ class Repair:
             if run.failed <= self._others and run.passed:
                 state.outcome = "All tests pass with it."
                 if run.failed:
-                    others = f"{run.failed} that other runners report, as before"
+                    others = f"{run.failed} {self._left}, as before"
                     state.outcome = f"All tests pass with it except {others}."
                 if len(full) > 1:
                     state.outcome += (
@@ -548,6 +592,12 @@ def expected_exceptions(error: str) -> list[str]:
     """
     pairs = re.findall(r"DID NOT RAISE (?:<class ')?(?:\w+\.)*(\w+)|\b(\w+) not raised", error)
     return [one or other for one, other in pairs]
+
+
+def _not_started(spectrum: Mapping[str, Any]) -> str:
+    """Return why no test started; empty if tests started."""
+    reason = spectrum.get("reason")
+    return f"the tests do not start in my measurement: {reason.rstrip('.')}." if reason else ""
 
 
 def nothing_tried(spectrum: Mapping[str, Any]) -> str:

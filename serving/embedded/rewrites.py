@@ -139,7 +139,7 @@ def conditions(file: File, node: Node) -> Iterator[Change]:
         yield start, end, f"!({text})", "negation", 1.6
     elif node.type != "unary_expression":
         yield start, end, f"!{text}", "negation", 1.0
-    likely = (other for near in file.conditions_like(node) for other in (near, opposite(near)))
+    likely = itertools.chain.from_iterable((near, opposite(near)) for near in file.conditions_like(node))
     for other in (other for other in likely if other not in text):
         yield start, start, f"{other} && ", "missing condition", 1.8
         yield start, start, f"{other} || ", "missing condition", 2.1
@@ -293,29 +293,30 @@ def guards(file: File, node: Node) -> Iterator[Change]:
     if not is_field(node, "body"):
         return
     function = node.parent
-    listed = field(function, "parameters") if function is not None and function.type in FUNCTIONS else None
-    if function is None or listed is None:
+    if function is None or function.type not in FUNCTIONS:
         return
+    listed = field(function, "parameters")
     place = tree.offset(node.start_byte) + 1
     body = tree.text_of(node)
-    for parameter in listed.named_children[:4]:
+    for parameter in listed.named_children[:4] if listed is not None else ():
         name = field(parameter, "name") or parameter
-        kind = field(parameter, "type")
         if name.type != "identifier":
             continue
         text = tree.text_of(name)
-        if not tree.is_go and re.search(rf"\b{re.escape(text)}[.\[]", body):
-            for value in ("", f" {text}", " false", " ''"):
-                yield place, place, f" if ({text} == null) return{value};", "missing guard", 2.6
-        elif kind is not None and tree.is_go:
-            test = (
-                TABLE["empty"]
-                .get(kind.type, '{} == ""' if tree.text_of(kind) == "string" else "")
-                .format(text)
-            )
-            if test:
+        if tree.is_go:
+            if test := _emptiness(tree, field(parameter, "type")).format(text):
                 returned = f"return {', '.join(zero_values(tree, function))}".strip()
                 yield place, place, f"\nif {test} {{\n{returned}\n}}\n", "missing guard", 2.6
+        elif re.search(rf"\b{re.escape(text)}[.\[]", body):
+            for value in ("", f" {text}", " false", " ''"):
+                yield place, place, f" if ({text} == null) return{value};", "missing guard", 2.6
+
+
+def _emptiness(tree: SyntaxTree, kind: Node | None) -> str:
+    """Return Go's condition for an empty value of a type, with `{}` for the value's name. Return an empty text if the type has none."""
+    if kind is None:
+        return ""
+    return str(TABLE["empty"].get(kind.type, '{} == ""' if tree.text_of(kind) == "string" else ""))
 
 
 def zero_values(tree: SyntaxTree, function: Node) -> list[str]:

@@ -176,16 +176,18 @@ class Scope:
         """Attributes that the surrounding class uses on ``self`` (without methods)."""
         if self.owner is None:
             return []
-        methods = (item for item in self.owner.body if isinstance(item, FUNCTIONS))
-        plain = {item.name for item in methods if not item.decorator_list}
-        used: dict[str, None] = {}
-        for node in ast.walk(self.owner):
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
-                used[node.attr] = None
+        methods, fields = set[str](), list[str]()
         for item in self.owner.body:
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                used[item.target.id] = None
-        return [name for name in used if name not in plain]
+            match item:
+                case ast.FunctionDef(decorator_list=[]) | ast.AsyncFunctionDef(decorator_list=[]):
+                    methods.add(item.name)
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    fields.append(name)
+                case _:
+                    pass
+        attributes = (node for node in ast.walk(self.owner) if isinstance(node, ast.Attribute))
+        used = [node.attr for node in attributes if ast.unparse(node.value) == "self"]
+        return [name for name in dict.fromkeys(used + fields) if name not in methods]
 
     @property
     def own_attributes(self) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,15 +61,20 @@ class Checkpoint:
     precision: Precision | None = None
     positions: int = NATIVE_CONTEXT
     """`max_position_embeddings` of its config."""
+    revision: str = ""
+    """The revision that the engine is told to read; empty for `main`."""
     whole: bool = True
     """True if it has M3's widths, so that the memory model applies."""
 
 
-def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = True) -> Checkpoint:
+def read_checkpoint(
+    model: str, environ: Mapping[str, str], *, weights: bool = True, revision: str = ""
+) -> Checkpoint:
     """Read the config of a checkpoint and check that its weights are complete.
 
     Args:
         weights: False if a folder needs no weights because the engine makes up random ones.
+        revision: A branch, a tag or a commit that the engine is told to read; `main` if it is empty.
 
     Raises:
         CheckpointError: There is no such folder, it is not an M3 checkpoint, or it is not complete.
@@ -86,9 +92,9 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
             f"{model} is another model than M3, with other sizes, and m3agent has no plan for it: start it as its own documents say, "
             "or use a hosted one, with m3agent fix --endpoint URL --model NAME"
         )
-    folder = _cached(model, environ)
+    folder = _cached(model, environ, revision)
     return (
-        Checkpoint(model, None, precision=_by_name(model))
+        Checkpoint(model, None, precision=_by_name(model), revision=revision)
         if folder is None
         else _read(model, folder, weights=False)
     )
@@ -174,10 +180,12 @@ def lacking_weights(
         else weight_bytes(checkpoint.shape, precision, Split(1), vision=True, positions=0)
     )
     if not download:
+        revision = checkpoint.revision
+        at, fetched = (f" at {revision}", f" --revision {shlex.quote(revision)}") if revision else ("", "")
         size = f" (about {needed / 1e9:,.0f} GB)" if needed else ""
         return (
-            f"{checkpoint.name}{size} is not complete on this machine: get it with `m3agent serve fetch {checkpoint.name}`, or "
-            "let the engine download it with --download"
+            f"{checkpoint.name}{size} is not complete on this machine{at}: get it with `m3agent serve fetch {checkpoint.name}"
+            f"{fetched}`, or let the engine download it with --download"
         )
     there, free = free_bytes(cache_folder(environ))
     if free >= needed:
@@ -210,10 +218,14 @@ def is_here(model: str, environ: Mapping[str, str]) -> bool:
     return as_path(model).is_dir() or _cached(model, environ) is not None
 
 
-def are_cached(models: Iterable[str], environ: Mapping[str, str]) -> bool:
-    """Return whether models include names on Hugging Face, and the cache has all of those."""
-    names = [model for model in models if model and not as_path(model).is_dir()]
-    return bool(names) and all(_cached(name, environ) for name in names)
+def are_cached(models: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+    """Return whether models include names on Hugging Face, and the cache has all of those.
+
+    Args:
+        models: The revision of each model; empty for `main`.
+    """
+    names = {model: revision for model, revision in models.items() if model and not as_path(model).is_dir()}
+    return bool(names) and all(_cached(name, environ, revision) for name, revision in names.items())
 
 
 def _offline(environ: Mapping[str, str]) -> bool:
@@ -229,16 +241,18 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
     return as_path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
 
 
-def _cached(name: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of the main branch's snapshot in the Hugging Face cache, or None if it is not complete.
+def _cached(name: str, environ: Mapping[str, str], revision: str = "") -> Path | None:
+    """Return the folder of a revision's snapshot in the Hugging Face cache, or None if it is not complete.
 
-    Without the network, engines find no other snapshot by the model's name.
+    Without a revision, engines without the network find the main branch only.
     """
     store = cache_folder(environ) / f"models--{name.replace('/', '--')}"
+    reference = store / "refs" / (revision or "main")
     try:
-        folder = store / "snapshots" / (store / "refs" / "main").read_text("utf-8").strip()
+        commit = reference.read_text("utf-8").strip() if reference.is_file() or not revision else revision
     except (OSError, ValueError):
         return None
+    folder = store / "snapshots" / commit
     return folder if (folder / "config.json").exists() and _missing_weights(folder) is None else None
 
 

@@ -119,8 +119,8 @@ def steps(files: Mapping[str, str], folder: Path, name: str | None) -> list[str]
 
 def _values(job: EngineJob, cluster: Cluster, templates: Mapping[str, Any]) -> dict[str, object]:
     """Return what the templates are filled with."""
-    option = LaunchCommand.of(job.argv).option("--served-model-name")
-    served = option[1] if option and len(option) > 1 else job.model
+    command = LaunchCommand.of(job.argv)
+    served, *_ = [*command.value("--served-model-name").split(), job.model]
     each, shared = job.gpus // job.nodes, SHARED_GIB + math.ceil(job.host_cache / GIB)
     gpus = {cluster.resource: str(each)}
     probe = templates["answers"]["startupProbe"]
@@ -130,6 +130,7 @@ def _values(job: EngineJob, cluster: Cluster, templates: Mapping[str, Any]) -> d
         "storage": f"{math.ceil(cluster.weights * _SPARE / GIB)}Gi",
         "image": job.image,
         "download": _download(job),
+        "revision": templates["revisions"]["named" if command.value("--revision") else "main"],
         "replicas": cluster.replicas,
         "nodes": job.nodes,
         "resource": cluster.resource,
@@ -192,9 +193,10 @@ def _placed(
 
 
 def _restricted(job: EngineJob, cluster: Cluster, templates: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """Return the security context of a pod or container; empty for images that run as root only."""
+    """Return the security context of a pod or container; images for AMD and of SGLang run as root only."""
     able = job.engine == "vllm" and cluster.resource == "nvidia.com/gpu"
-    return templates["restricted"][part] if able else {}
+    parts: dict[str, dict[str, Any]] = templates["restricted" if able else "rooted"]
+    return parts.get(part, {})
 
 
 def _network(made: Callable[..., Any], cluster: Cluster, *, several: bool) -> Any:
@@ -214,8 +216,8 @@ def _download(job: EngineJob) -> str:
     It downloads a checkpoint: the revision that the engine reads, if its command names one. If the checkpoint is a folder of the
     volume, the command waits until a person has filled it and left a file beside it.
     """
-    words = LaunchCommand.of(job.argv).option("--revision")
-    revision = [] if words is None or len(words) < 2 else ["--revision", words[-1]]
+    value = LaunchCommand.of(job.argv).value("--revision")
+    revision = ["--revision", value] if value else []
     commands = [
         f"until [ -e {shlex.quote(job.model + '.complete')} ]; do sleep 5; done"
         if PurePosixPath(job.model).is_absolute()

@@ -65,7 +65,8 @@ def node_argv(job: EngineJob, rank: str, host: str, port: int, *, first: bool) -
             # vLLM rejects it together with --headless (vLLM 0.24, entrypoints/cli/serve.py).
             drop.append("--api-server-count")
     else:
-        options.append(("--dist-init-addr", f"{_bracketed(host)}:{port}"))
+        bracketed = f"[{host}]" if ":" in host else host
+        options.append(("--dist-init-addr", f"{bracketed}:{port}"))
         drop = ["--nccl-init-addr"]
     return LaunchCommand.of(job.argv).replacing(*options, drop=drop).words
 
@@ -100,10 +101,6 @@ def _host_and_port(master: str) -> tuple[str, int]:
             f"{master!r} is not an address of the first node: write it like 10.0.0.1 or node1:29501."
         )
     return address["v6"] or address["name"], int(address["port"] or MASTER_PORT)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _is_ip(address: str) -> bool:

@@ -20,6 +20,7 @@ from m3agent.serving.plan.command_setup import setup_of
 from m3agent.serving.plan.engines import ENGINES
 from m3agent.serving.plan.known_issues import Setup, Severity, met
 from m3agent.serving.plan.listing import OptionListing, listing, problems, versions
+from m3agent.serving.plan.memory_model import KV_HEADS, QUERY_HEADS, possible_tp
 from m3agent.serving.plan.overlay import (
     KEY,
     KvCacheDtype,
@@ -56,6 +57,11 @@ class LaunchRequest:
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     in_image: bool = False
     """Whether the engine runs in a container image. Nothing can be installed there."""
+
+    @property
+    def revision(self) -> str:
+        """The revision of the checkpoint that the user's options name; empty if they name none."""
+        return LaunchCommand.of(("options", *self.options)).value("--revision")
 
 
 @dataclass(frozen=True)
@@ -178,7 +184,23 @@ def _allowed(plan: Plan, argv: Sequence[str], env: Mapping[str, str], environ: M
     setup = setup_of(argv, {**inherited, **env}, plan.setup)
     for trap in met(setup, Severity.REFUSE):
         raise UsageError(trap.sentence)
+    if setup.engine == "vllm":
+        _check_split(setup, plan.count)
     return setup
+
+
+def _check_split(setup: Setup, gpus: int) -> None:
+    """Check that vLLM can divide M3 as a command says. Raises UsageError: it cannot, and would end at the start."""
+    if not possible_tp(setup.tp):
+        raise UsageError(
+            f"M3's {QUERY_HEADS} heads, with {KV_HEADS} for keys and values, cannot be divided among {setup.tp} GPUs: give 1, 2, 4, 8 "
+            "or 16 with --tensor-parallel-size, or leave it out"
+        )
+    if (needed := setup.tp * setup.pp * setup.dp) > gpus:
+        raise UsageError(
+            f"the options after -- divide M3 among {needed} GPUs (tensor {setup.tp}, pipeline {setup.pp}, data {setup.dp}), and the plan "
+            f"is for {gpus}: leave them out, or name more GPUs"
+        )
 
 
 def _lacks_packages(change: RecipeChange, environ: Mapping[str, str]) -> bool:
@@ -216,7 +238,8 @@ def image_warnings(prepared: PreparedJob, plan: Plan, image: str) -> list[str]:
     repository, _, tag = image.rpartition(":")
     setup, known = prepared.setup, ENGINES[plan.engine]
     version = re.match(r"v?(\d+\.\d+[\d.]*(?:rc\d+)?(?:\.post\d+)?)(?=-|$)", tag)
-    if setup is None or version is None or not repository.endswith(tuple(known.images.values())):
+    repositories = (*known.images.values(), *known.tagged)
+    if setup is None or version is None or not repository.endswith(repositories):
         return []
     if why := why_barred(plan, setup, version[1]):
         raise UsageError(f"the image {image} has {known.title} {version[1]}{why}")

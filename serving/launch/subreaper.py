@@ -151,8 +151,10 @@ def keep(
             return CANNOT_START
     until: float | None = None
     while child.poll() is None:
-        wait = None if until is None else max(0.0, until - time.monotonic())
-        ready, _, _ = select.select([wakeup] if until else [wakeup, launcher], [], [], wait)
+        if until is None:
+            ready, _, _ = select.select([wakeup, launcher], [], [])
+        else:
+            ready, _, _ = select.select([wakeup], [], [], max(0.0, until - time.monotonic()))
         if wakeup in ready:
             os.read(wakeup, 4096)
             _reap(child.pid)
@@ -163,16 +165,20 @@ def keep(
             child.kill()
     _end_rest(child.pid, patience)
     if cleanup:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired), Path(log).open("ab") as file:
-            subprocess.run(
-                cleanup,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                timeout=CLEANUP_SECONDS,
-                check=False,
-            )
+        _clean_up(cleanup, log)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def _clean_up(command: list[str], log: str) -> None:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired), Path(log).open("ab") as file:
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            timeout=CLEANUP_SECONDS,
+            check=False,
+        )
 
 
 if __name__ == "__main__":

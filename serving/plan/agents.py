@@ -217,7 +217,10 @@ def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bo
         agent, rank = team[number], ranks[number % len(ranks)]
         start, hit = rank.admit(number, ready, team)
         known = hit or (host and agent.turns > 0)
-        work = speed.cached(agent.tokens) if known else speed.cold(agent.tokens)
+        if known:
+            activity, work = Activity.CACHED, speed.cached(agent.tokens)
+        else:
+            activity, work = Activity.WHOLE, speed.cold(agent.tokens)
         work += speed.reload(agent.tokens) if known and not hit else 0.0
         rank.free = start + work
         agent.busy = rank.free + OUTPUT_TOKENS * seconds_between(agent.tokens)
@@ -228,7 +231,7 @@ def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bo
         rest = agent.busy + TOOL_SECONDS
         agent.timeline += [
             Segment(Activity.WAITS, ready, start),
-            Segment(Activity.CACHED if known else Activity.WHOLE, start, rank.free),
+            Segment(activity, start, rank.free),
             Segment(Activity.CACHED, rank.free, rest),
         ]
         if agent.goes_on(repository):
@@ -237,8 +240,8 @@ def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bo
     return Simulation(
         seconds,
         tuple(tuple(_merged(agent.timeline, seconds)) for agent in team),
-        round(cached / asked, 4) if asked else 0.0,
-        round(took / turns, 1) if turns else 0.0,
+        round(cached / max(asked, 1), 4),
+        round(took / max(turns, 1), 1),
     )
 
 

@@ -67,6 +67,11 @@ class LaunchCommand:
         """Return the first option with exactly this flag, or None."""
         return next((option for option in self.options if flag_of(option) == flag), None)
 
+    def value(self, flag: str) -> str:
+        """Return the value of the first option with exactly this flag, or an empty text if no option has it."""
+        option = self.option(flag)
+        return "" if option is None else value_of(option)
+
     def replacing(self, *options: Option, drop: Sequence[str] = ()) -> LaunchCommand:
         """Return the command with some options replaced."""
         gone = {flag_of(option) for option in options} | set(drop)

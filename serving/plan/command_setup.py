@@ -201,8 +201,8 @@ def misfit(
 
 def _window(argv: Sequence[str]) -> int:
     """Return the context window that a command of vLLM names, otherwise M3's own."""
-    given = LaunchCommand.of(argv).option("--max-model-len") or ("", "")
-    return int(given[1]) if given[1].isdecimal() else NATIVE_CONTEXT
+    given = LaunchCommand.of(argv).value("--max-model-len")
+    return int(given) if given.isdecimal() else NATIVE_CONTEXT
 
 
 def _engine(recipe: Recipe) -> EngineKind:

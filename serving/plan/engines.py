@@ -31,6 +31,8 @@ class EngineRow(Row):
     """Names of metrics: share of the KV cache in use, evicted sequences, tokens that the cache had, all prompt tokens."""
     images: Mapping[str, str] = field(default_factory=dict[str, str])
     """Repositories of its container images by the GPUs' vendor; a tag is `v` and the version."""
+    tagged: tuple[str, ...] = ()
+    """Further repositories whose tags begin with the version."""
     planned_parser: str = ""
     planned_fp8: str = "fp8"
     """Name of the fp8 type of its KV cache."""

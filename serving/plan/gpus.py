@@ -200,6 +200,8 @@ _SPEC = re.compile(
     r"([a-z]+(?:[- ][a-z]+)*(?(1)(?:[- ]?[0-9]+[a-z]*)?|[- ]?[0-9]+[a-z]*))"  # without digits only after a number
     r"(?:[- ]?([0-9]{2,3})(?:gb)?)?"
 )
+_BESIDE_THE_MODEL = re.compile(r"(?:nvidia|amd instinct) |[- ](?:sxm[0-9]?|oam|pcie|hbm[0-9]e?|nvl)\b")
+"""What product names say beside the model and its memory: maker, form factor and kind of memory."""
 
 
 class UnknownGpu(UsageError):
@@ -220,6 +222,7 @@ class UnknownGpu(UsageError):
 def parse_gpus(text: str, memory: int | None = None) -> Fleet:
     """Parse a number of GPUs: `H200` or `DGX Spark` (one), `8xH200`, `2x4xGB200` (two nodes of four), `8 x h20-141GB`.
 
+    Product names are taken as drivers and shops write them: `8x NVIDIA H100 80GB HBM3`, `8xA100-SXM4-80GB`, `8xH100-NVL`.
     More GPUs than one machine has are spread over several: `8xGB200` means `2x4xGB200`, and so does `2xGB200 NVL4`. An NVL72 is
     a rack of 18 machines.
 
@@ -231,7 +234,8 @@ def parse_gpus(text: str, memory: int | None = None) -> Fleet:
         UnknownGpu: The table has no such GPU.
         UsageError: The text is not a number of GPUs; the message is one sentence.
     """
-    spec = _counted(re.sub(r"(?<=[0-9])\s*[x×*]\s*", "x", text.strip().lower()))  # noqa: RUF001  # the sign people paste
+    spec = _BESIDE_THE_MODEL.sub("", text.strip().lower())
+    spec = _counted(re.sub(r"(?<=[0-9])\s*[x×*]\s*", "x", spec))  # noqa: RUF001  # the sign people paste
     match = _SPEC.fullmatch(spec)
     if match is None:
         shown = text if len(text) <= 40 else text[:39] + "…"

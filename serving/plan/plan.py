@@ -6,19 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 
-from m3agent.serving.plan.draft import (
-    GQA_DRAFT,
-    Draft,
-)
+from m3agent.serving.plan.draft import GQA_DRAFT, Draft
 from m3agent.serving.plan.gpus import ARCHITECTURES, Fleet
 from m3agent.serving.plan.host_cache import HostCache
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
-from m3agent.serving.plan.known_issues import (
-    KnownIssue,
-    Setup,
-    needed_versions,
-    overrides,
-)
+from m3agent.serving.plan.known_issues import KnownIssue, Setup, needed_versions, overrides
 from m3agent.serving.plan.memory_model import (
     BLOCK,
     LONGEST_CONTEXT,

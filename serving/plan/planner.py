@@ -15,25 +15,12 @@ from typing import Any
 from packaging.version import Version
 
 from m3agent.serving.client.models import known_model
-from m3agent.serving.plan.draft import (
-    DRAFT_METHOD,
-    DRAFT_TOKENS,
-    FEW_STREAMS,
-    Draft,
-    draft_backend,
-)
+from m3agent.serving.plan.draft import DRAFT_METHOD, DRAFT_TOKENS, FEW_STREAMS, Draft, draft_backend
 from m3agent.serving.plan.engines import ENGINES
 from m3agent.serving.plan.gpus import ARCHITECTURES, DOCUMENTED, Architecture, ArchitectureRow, Fleet, Vendor
 from m3agent.serving.plan.host_cache import FIRST_WITH_DRAFT, RECOMPUTE
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
-from m3agent.serving.plan.known_issues import (
-    KnownIssue,
-    Rope,
-    Setup,
-    Severity,
-    met,
-    warned_versions,
-)
+from m3agent.serving.plan.known_issues import KnownIssue, Rope, Setup, Severity, met, warned_versions
 from m3agent.serving.plan.memory_model import (
     BLOCK,
     LONGEST_CONTEXT,

@@ -4,7 +4,6 @@ Every engine that serves M3 with its own chat template produces this format.
 """
 
 from m3agent.serving.wire.codec import (
-    Call,
     CallFinished,
     CallPartial,
     Parsed,
@@ -19,7 +18,7 @@ from m3agent.serving.wire.codec import (
     parse,
     write,
 )
-from m3agent.serving.wire.json_calls import calls_at_end
+from m3agent.serving.wire.json_calls import Call, calls_at_end
 
 __all__ = [
     "Call",

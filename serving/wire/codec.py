@@ -32,7 +32,7 @@ removes it: see `arguments.escape`. Text that M3 itself writes is not changed.
 import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from m3agent.serving.wire.arguments import (
@@ -46,22 +46,11 @@ from m3agent.serving.wire.arguments import (
     write_arguments,
 )
 from m3agent.serving.wire.coerce import Coercer, json_object
+from m3agent.serving.wire.json_calls import Call, call_of
 from m3agent.serving.wire.think_tags import LeadingThink
 
 ThinkingMode: TypeAlias = Literal["enabled", "disabled", "adaptive"]
 Tools: TypeAlias = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Call:
-    """A tool call."""
-
-    name: str
-    """Name of the tool."""
-    arguments: dict[str, Any]
-    """The arguments as JSON values."""
-    raw: str = field(default="", compare=False)
-    """The markup from which the call was read."""
 
 
 @dataclass(frozen=True)
@@ -554,7 +543,7 @@ class StreamParser:
 
     def _close_block(self, events: list[WireEvent]) -> None:
         text = "".join(self._block_text or ()).strip()
-        if text.startswith("{") and (call := self._call_in_json(text)) is not None:
+        if call := call_of(json_object(text), text, self._parameters):
             self._any_call = True
             events.append(CallFinished(call))
         elif text.startswith("{") or (text and not self._reasoning):  # thoughts may mention a block
@@ -579,16 +568,6 @@ class StreamParser:
     def _leave_block(self) -> None:
         self._dropping = self._in_block = False
         self._block_text = None
-
-    def _call_in_json(self, text: str) -> Call | None:
-        """Return the call of an offered tool that a block contains as one JSON object, if any."""
-        written = json_object(text) or {}
-        name, arguments = written.get("name"), written.get("arguments")
-        if isinstance(arguments, str):
-            arguments = json_object(arguments)
-        if isinstance(name, str) and name in self._parameters and isinstance(arguments, dict):
-            return Call(name, arguments, text)
-        return None
 
     def _is_plain_call(self, name: str, first: str) -> bool:
         """Return whether a tag in M2's form opens a call.

@@ -75,11 +75,16 @@ class Coercer:
             return self.alternatives(self._resolve(reference), depth + 1)
         for key in ("anyOf", "oneOf", "allOf"):
             if isinstance(choices := schema.get(key), Sequence) and choices:
-                common = {name: value for name, value in schema.items() if name != key}
-                together = [choices] if key == "allOf" else [[choice] for choice in choices]
-                branches = (self._merge(common, *parts) for parts in together)
+                branches = self._branches(schema, key, choices)
                 return [simple for branch in branches for simple in self.alternatives(branch, depth + 1)]
         return [(kind, schema) for kind in _types_of(schema)]
+
+    def _branches(self, schema: Schema, key: str, choices: Sequence[object]) -> list[Schema]:
+        """Return the schemas of which one holds, each with what stands beside `key`; those of allOf are merged into one."""
+        common = {name: value for name, value in schema.items() if name != key}
+        if key == "allOf":
+            return [self._merge(common, *choices)]
+        return [self._merge(common, choice) for choice in choices]
 
     def is_text(self, schema: object) -> bool:
         """Return whether a value is a string or another scalar, and can therefore contain no elements."""

@@ -1,16 +1,17 @@
-"""Find calls that a model wrote as JSON at the end of its text, in place of calling.
+"""Read calls that a model wrote as JSON: in a block of calls, or at the end of its text, in place of calling.
 
-A call counts only if its tool was offered and nothing follows it. Its tag or fence must begin a line, outside of other fenced
-blocks: anything else may be an example, or a file that the text quotes.
+At the end of a text, a call counts only if its tool was offered and nothing follows it. Its tag or fence must begin a line,
+outside of other fenced blocks: anything else may be an example, or a file that the text quotes.
 """
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from m3agent.serving.wire.codec import Call
 from m3agent.serving.wire.coerce import mended_object, refuse
+from m3agent.util.json_value import mapping
 
 _FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*(json|jsonl|tool_calls?|)[ \t]*$")
 _ANY_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
@@ -19,6 +20,18 @@ _ARGUMENTS = ("arguments", "parameters", "input", "args")
 _BESIDE = frozenset({"name", "id", "type", "index", *_ARGUMENTS})
 _DECODER = json.JSONDecoder(strict=False, parse_constant=refuse)
 _BLANK = re.compile(r"[\s,;]*")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call."""
+
+    name: str
+    """Name of the tool."""
+    arguments: dict[str, Any]
+    """The arguments as JSON values."""
+    raw: str = field(default="", compare=False)
+    """The markup from which the call was read."""
 
 
 def calls_at_end(text: str, offered: Collection[str]) -> tuple[str, list[Call]]:
@@ -84,7 +97,7 @@ def _calls(text: str, at: int, offered: Collection[str]) -> tuple[list[Call], in
         except (ValueError, RecursionError):
             break
         for item in value if isinstance(value, list) else [value]:
-            call = _call(item, text[at:end], offered)
+            call = call_of(item, text[at:end], offered, alone=True)
             if call is None:
                 return [], end
             calls.append(call)
@@ -92,21 +105,16 @@ def _calls(text: str, at: int, offered: Collection[str]) -> tuple[list[Call], in
     return calls, at
 
 
-def _call(value: object, raw: str, offered: Collection[str]) -> Call | None:
-    """Return the call of an offered tool that a JSON value is, if it has nothing else."""
-    if isinstance(value, Mapping) and isinstance(inner := value.get("function"), Mapping):
-        value = inner
-    if not isinstance(value, Mapping) or not _BESIDE.issuperset(value):
+def call_of(value: object, raw: str, offered: Collection[str], *, alone: bool = False) -> Call | None:
+    """Return the call of an offered tool that a JSON value is; with `alone`, only if it has nothing else."""
+    written = mapping(mapping(value).get("function")) or mapping(value)
+    name, given = written.get("name"), [written[key] for key in _ARGUMENTS if key in written]
+    if not isinstance(name, str) or name not in offered or len(given) != 1:
         return None
-    if not isinstance(value.get("name"), str) or value["name"] not in offered:
+    arguments = mended_object(given[0]) if isinstance(given[0], str) else given[0]
+    if not isinstance(arguments, dict) or (alone and not _BESIDE.issuperset(written)):
         return None
-    given: list[Any] = [value[key] for key in _ARGUMENTS if key in value]
-    arguments = (
-        mended_object(given[0]) if len(given) == 1 and isinstance(given[0], str) else (given or [None])[0]
-    )
-    if len(given) != 1 or not isinstance(arguments, dict):
-        return None
-    return Call(value["name"], arguments, raw)
+    return Call(name, arguments, raw)
 
 
 def _after_blanks(text: str, at: int) -> int:

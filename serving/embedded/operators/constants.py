@@ -1,13 +1,16 @@
 """Mutate literals: numbers, texts, truth values, None and empty containers."""
 
 import ast
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
+from typing import TypeVar
 
 from m3agent.serving.embedded.operators.base import TABLES, Alternatives, Place, is_stored, shortened, swapped
 
 TABLE = TABLES["constants"]
+_T = TypeVar("_T")
 
 
 def literals(place: Place, node: ast.expr) -> Alternatives:
@@ -65,25 +68,31 @@ def _numbers(place: Place, node: ast.Constant, value: float) -> Alternatives:
         yield name, "constant for variable", 3.4 - place.unread(name, 1.0)
 
 
+def _each(values: Iterable[_T], cost: float) -> Iterator[tuple[_T, float]]:
+    """Yield each value with the same cost."""
+    return zip(values, itertools.repeat(cost))
+
+
 def _other_numbers(place: Place, value: float) -> Iterator[tuple[object, float]]:
     """Yield numbers in the place of one, each with its cost."""
     factors, is_whole = TABLE["factors"], isinstance(value, int)
-    yield from ((value + 1, 1.2), (value - 1, 1.2))
+    yield from _each((value + 1, value - 1), 1.2)
     if is_whole:
         yield from ((0, 1.6), (1, 1.6), (-1, 2.0), (2, 2.2))
         parts = [value // divisor for divisor in factors if value % divisor == 0]
     else:
         yield from ((0.0, 2.2), (1.0, 2.2), (round(1 - value, 12), 2.6))
         parts = [round(value / divisor, 15) for divisor in factors]
-    yield from ((-value, 2.0), *((number, 3.0) for number in place.hints.numbers))
-    yield from ((number, 2.8) for number in (*(value * factor for factor in factors), *parts))
+    yield -value, 2.0
+    yield from _each(place.hints.numbers, 3.0)
+    yield from _each([value * factor for factor in factors] + parts, 2.8)
     for constants, cost in ((place.scope.constants, 2.6), (place.module.constants, 3.2)):
-        for kind in (int, float):
-            yield from ((other, cost) for other in constants.get(kind, [])[:24])
+        yield from _each(constants.get(int, [])[:24], cost)
+        yield from _each(constants.get(float, [])[:24], cost)
     if is_whole:
-        yield from ((number, 4.0) for number in TABLE["usual_numbers"])
-        yield from ((value + step, 3.4) for step in (2, -2, 3, -3, 10, -10))
-        yield from ((int("".join(digits)), 3.4) for digits in swapped(list(str(abs(value)))))
+        yield from _each(TABLE["usual_numbers"], 4.0)
+        yield from _each([value + step for step in (2, -2, 3, -3, 10, -10)], 3.4)
+        yield from _each([int("".join(digits)) for digits in swapped(list(str(abs(value))))], 3.4)
 
 
 def _quoted(text: str, like: str) -> str:
@@ -113,21 +122,25 @@ def _texts(place: Place, node: ast.Constant, value: str) -> Alternatives:
 
 
 def _other_texts(place: Place, parent: ast.AST | None, value: str) -> Iterator[tuple[str, float]]:
-    yield from ((mode, 2.4) for mode in TABLE["modes"] if value in TABLE["modes"])
-    yield from ((changed, 2.8) for changed in _variants(value))
-    yield from ((text, 3.4) for text in place.hints.strings)
-    names = (*place.module.keywords, *place.module.all_attributes)
-    for name in names if isinstance(parent, ast.Subscript | ast.Call) else ():
-        if SequenceMatcher(None, value, name).ratio() > 0.7:
-            yield name, 2.6
+    if value in TABLE["modes"]:
+        yield from _each(TABLE["modes"], 2.4)
+    yield from _each(_variants(value), 2.8)
+    yield from _each(place.hints.strings, 3.4)
+    if isinstance(parent, ast.Subscript | ast.Call):
+        names = (*place.module.keywords, *place.module.all_attributes)
+        yield from _each([name for name in names if _resembles(value, name)], 2.6)
     for constants, cost in ((place.scope.constants, 2.6), (place.module.constants, 3.4)):
         for other in constants.get(str, [])[:40]:
             if isinstance(other, str) and _is_short(other):
                 yield other, cost if _alike(value, other) else cost + 0.8
     if len(value) <= 2:
-        yield from ((separator, 3.2) for separator in TABLE["separators"])
+        yield from _each(TABLE["separators"], 3.2)
     else:
         yield "", 4.0
+
+
+def _resembles(one: str, other: str) -> bool:
+    return SequenceMatcher(None, one, other).ratio() > 0.7
 
 
 def _is_short(text: str) -> bool:

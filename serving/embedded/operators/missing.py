@@ -9,6 +9,8 @@ from m3agent.serving.embedded.source import FUNCTIONS, Edit, Function, last_line
 
 TABLE = TABLES["missing"]
 VALUES, MUTABLE = TABLE["values"], TABLE["mutable"]
+EMPTY_TESTS = ("not {}", "{} is None")
+NUMBER_TESTS = ("{} == 0", "{} < 0", "{} <= 1", "{} <= 0", "{} < 2")
 SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.Continue, ast.Break)
 
 
@@ -67,15 +69,14 @@ def guards(place: Place) -> Iterator[Mutation]:
     later = 0.0 if first else 0.5
     leaves = _leaves(place, function, known)
     for name in known:
-        tests = [f"not {name}", f"{name} is None"]
-        if place.scope.kinds(name) & {"int", "float"}:
-            tests = [f"{name} == 0", f"{name} < 0", f"{name} <= 1", f"{name} <= 0", f"{name} < 2"]
+        tests = NUMBER_TESTS if place.scope.kinds(name) & {"int", "float"} else EMPTY_TESTS
         for test, (leave, more) in itertools.product(tests, leaves):
-            yield from place.inserted(f"if {test}:\n\t{leave}", "missing guard", base + more + later)
+            code = f"if {test.format(name)}:\n\t{leave}"
+            yield from place.inserted(code, "missing guard", base + more + later)
     if not first and _in_loop(place):
-        for name in known:
-            for test in (f"not {name}", f"{name} is None", name):
-                yield from place.inserted(f"if {test}:\n\tcontinue", "missing guard", base + 0.6)
+        for name, test in itertools.product(known, (*EMPTY_TESTS, "{}")):
+            code = f"if {test.format(name)}:\n\tcontinue"
+            yield from place.inserted(code, "missing guard", base + 0.6)
 
 
 def _leaves(place: Place, function: Function, known: list[str]) -> list[tuple[str, float]]:

@@ -136,10 +136,10 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
             watching = [by_id[node] for node in first if node in by_id]
             follow = [*watching, *(item for item in others if item not in watching)]
             ended = swapped_in(session, plugin, clock, items, follow, pairs, task)
+            places = {item.nodeid: number for number, item in enumerate(follow, 1)}
             broken = [node for node, outcome in ended.items() if task.regressed({node: outcome})]
-            for node in [node for node in broken if node != "late"]:
-                place = next((n for n, item in enumerate(follow) if item.nodeid == node), -1)
-                if fails_by_itself(node, follow[: 1 + place]):
+            for node in broken:
+                if node != "late" and fails_by_itself(node, follow[: places.get(node, 0)]):
                     del ended[node]
             if tree.small:
                 tree.restore()  # before the verdict: after it, the judge uses the copy

@@ -294,7 +294,7 @@ def measure(tree: Tree, asked: dict[str, Any]) -> dict[str, Any]:
         "failed_ids": [end["id"] for end in failing],
         "doubted": sorted(doubted),
         "groups": groups(failing),
-        "traced": [sum(node in bad for node in traced), sum(node in good for node in traced)],
+        "traced": [len(traced.keys() & bad.keys()), len(traced.keys() & good.keys())],
         "whole": whole,
         "reason": suite.reason,
         "suite_seconds": round(suite_seconds, 3),

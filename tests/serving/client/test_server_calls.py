@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.serving.client.stream.accumulator import Accumulator
-from m3agent.serving.wire import json_calls
-from m3agent.serving.wire.codec import Call
+from m3agent.serving.wire import Call, json_calls
 from m3agent.serving.wire.coerce import mended_object
 
 TEXTS = st.text(max_size=20)

@@ -111,6 +111,33 @@ def check_repair(bench: Workbench, fault: Fault) -> None:
     assert "All tests pass" in asked.text
 
 
+SHOP = {
+    "shop/__init__.py": "",
+    "shop/cart.py": "def count(pens):\n    return len(pens) - 1\n",
+    "shop/shipping.py": "def is_free(total):\n    return total < 50\n",
+    "test_cart.py": "from shop.cart import count\n\ndef test_count(): assert count('abc') == 3\ndef test_none(): assert count('') == 0\n",
+    "test_shipping.py": "from shop.shipping import is_free\n\ndef test_free(): assert is_free(60)\ndef test_paid(): assert not is_free(9)\n",
+}
+
+
+@pytest.mark.slow  # quick: tests/util/test_about_issue.py
+@pytest.mark.linux  # the probe runs in a sandbox
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("issue", "changed"),
+    [
+        ("count() says 2 for three pens", ["shop/cart.py"]),
+        ("is_free is wrong for 60", ["shop/shipping.py"]),
+        ("Everything is wrong here", ["shop/cart.py", "shop/shipping.py"]),
+    ],
+)
+def test_what_the_issue_is_not_about_is_left_alone(tmp_path: Path, issue: str, changed: list[str]) -> None:
+    bench = Workbench.of(tmp_path, SHOP, issue)
+    report = bench.converse()
+    assert [path for path, text in SHOP.items() if bench.text(path) != text] == changed
+    assert ("that the issue is not about" in report.text) == (len(changed) == 1)
+
+
 @pytest.mark.slow  # quick: test_repairs
 @pytest.mark.linux  # the probe runs in a sandbox
 @pytest.mark.integration
@@ -154,7 +181,7 @@ def test_the_seed_orders_what_is_equal(tmp_path: Path, calendar: Workbench) -> N
 def test_no_failing_test_means_nothing_to_judge_by(tmp_path: Path) -> None:
     bench = Workbench.of(tmp_path, CALENDAR.files)
     last = bench.converse()
-    assert last.text.startswith("No change: all tests pass")
+    assert last.text.startswith("No change: ")
     assert {path: bench.text(path) for path in CALENDAR.files} == CALENDAR.files
 
 
@@ -164,6 +191,7 @@ def test_no_tests(tmp_path: Path) -> None:
     assert last.text.startswith("No change: there are no tests here")
 
 
+@pytest.mark.slow  # quick: test_probe.py
 @pytest.mark.integration
 def test_test_files_are_never_edited(tmp_path: Path) -> None:
     files = {"m.py": "def f():\n    return 1\n", "test_m.py": "def test_x():\n    assert 1 == 2\n"}

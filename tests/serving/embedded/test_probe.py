@@ -341,7 +341,7 @@ def test_test_code_is_known(path: str, expected: bool) -> None:
     assert is_test(path) is expected
 
 
-@pytest.mark.parametrize("addopts", ["-p absent_plugin", "--lf", "--absent-option"])
+@pytest.mark.parametrize("addopts", ["-p absent_plugin", later("--lf"), later("--absent-option")])
 def test_settings_that_pytest_refuses_are_left_out(tmp_path: Path, addopts: str) -> None:
     """The runner of the tests leaves them out, too."""
     bench = tree(tmp_path, **{"pytest.ini": f"[pytest]\naddopts = {addopts}\n"})
@@ -366,7 +366,7 @@ def test_tests_that_do_not_start_give_their_reason(tmp_path: Path, conftest: str
     assert found["reason"].endswith(reason)
 
 
-@pytest.mark.parametrize("variable", ["DJANGO_SETTINGS_MODULE", ""])
+@pytest.mark.parametrize("variable", ["DJANGO_SETTINGS_MODULE", later("")])
 def test_a_plugin_that_imports_the_code_early_hides_no_candidate(tmp_path: Path, variable: str) -> None:
     """pytest-django imports the models as soon as pytest starts, if the environment names the settings."""
     plugin = "import os\nif os.environ.get('DJANGO_SETTINGS_MODULE', 'm'): import m\n"

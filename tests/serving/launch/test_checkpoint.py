@@ -137,7 +137,7 @@ def test_model_name_means_the_download_if_there_is_one(tmp_path: Path) -> None:
     found = read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ)
     assert (found.folder, found.precision) == (None, Precision.MXFP8)
     assert cache_folder(environ) == tmp_path / "hub"
-    assert not are_cached(["MiniMaxAI/MiniMax-M3-MXFP8", ""], environ)
+    assert not are_cached({"MiniMaxAI/MiniMax-M3-MXFP8": "", "": ""}, environ)
     store = tmp_path / "hub" / "models--MiniMaxAI--MiniMax-M3-MXFP8"
     snapshot = store / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
@@ -148,12 +148,22 @@ def test_model_name_means_the_download_if_there_is_one(tmp_path: Path) -> None:
     (snapshot / "model.safetensors").write_bytes(b"")
     found = read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ)
     assert (found.name, found.folder) == ("MiniMaxAI/MiniMax-M3-MXFP8", snapshot)
-    assert are_cached(["MiniMaxAI/MiniMax-M3-MXFP8", ""], environ)
-    assert not are_cached(["MiniMaxAI/MiniMax-M3-MXFP8", "someone/draft"], environ)
-    assert not are_cached([str(snapshot)], environ), "a folder is no name"
+    assert are_cached({"MiniMaxAI/MiniMax-M3-MXFP8": "", "": ""}, environ)
+    assert not are_cached({"MiniMaxAI/MiniMax-M3-MXFP8": "", "someone/draft": ""}, environ)
+    assert not are_cached({str(snapshot): ""}, environ), "a folder is no name"
     (store / "refs" / "main").write_text("newer")
     found = read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ)
     assert found.folder is None, "an engine would look for the newer one"
+    (store / "refs" / "v2").write_text("abc")
+    for revision in ("abc", "v2"):
+        named = read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ, revision=revision)
+        assert named.folder == snapshot
+        assert are_cached({"MiniMaxAI/MiniMax-M3-MXFP8": revision}, environ)
+    absent = read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ, revision="0123abc")
+    said = lacking_weights(absent, None, environ, download=False)
+    assert said is not None
+    assert "not complete on this machine at 0123abc: " in said
+    assert "`m3agent serve fetch MiniMaxAI/MiniMax-M3-MXFP8 --revision 0123abc`" in said
 
 
 @pytest.mark.parametrize(

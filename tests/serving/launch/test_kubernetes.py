@@ -54,11 +54,15 @@ def objects(files: dict[str, str]) -> dict[str, dict[str, Any]]:
         if name == "values.yaml":
             continue
         for one in yaml.safe_load_all(text):
-            schema = {**SCHEMAS["kinds"][one["kind"]], "definitions": SCHEMAS["definitions"]}
-            jsonschema.Draft202012Validator(schema).validate(one)
             assert one["kind"] not in found
-            found[one["kind"]] = one
+            found[one["kind"]] = valid(one)
     return found
+
+
+def valid(content: dict[str, Any]) -> dict[str, Any]:
+    schema = {**SCHEMAS["kinds"][content["kind"]], "definitions": SCHEMAS["definitions"]}
+    jsonschema.Draft202012Validator(schema).validate(content)
+    return content
 
 
 def planned(gpus: str, wish: PlanRequest, host: str = "0.0.0.0") -> EngineJob:
@@ -187,7 +191,8 @@ def test_llm_d_reads_the_blocks_that_the_servers_report() -> None:
     assert events["topic"].startswith(discovery["topicFilter"])
     served = args[args.index("--served-model-name") + 1]
     assert events["topic"].endswith(f":{PORT}@{served}")
-    assert parameters["token-producer"] == {"modelName": served, "vllm": {"url": f"http://{NAME}:{PORT}"}}
+    assert parameters["token-producer"]["modelName"] == served
+    assert parameters["token-producer"]["vllm"]["url"] == f"http://{NAME}:{PORT}"
     assert producer["tokenProcessorConfig"] == {"blockSizeTokens": int(args[args.index("--block-size") + 1])}
     names = {one["type"] for one in picker["plugins"]}
     assert {one["pluginRef"] for one in picker["schedulingProfiles"][0]["plugins"]} < names
@@ -266,7 +271,8 @@ def test_pods_are_restricted_where_the_image_has_a_user(engine: str, resource: s
         (container,) = pod["containers"]
         context = pod.get("securityContext", {})
         assert context.get("runAsNonRoot", False) is restricted
-        assert ("allowPrivilegeEscalation" in container.get("securityContext", {})) is restricted
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert (container["securityContext"]["capabilities"]["drop"] == ["ALL"]) is restricted
 
 
 def test_pods_run_where_the_gpu_has_the_planned_name() -> None:
@@ -306,12 +312,16 @@ def test_the_network_lets_in_the_namespace_and_prometheus_and_lets_out_nothing()
     assert {port["port"] for port in spec["egress"][1]["ports"]} == {53}
 
 
-def test_the_job_downloads_the_revision_that_the_server_reads() -> None:
-    found = objects(kubernetes_files(replace(JOB, argv=(*ARGV, "--revision", "abc")), CLUSTER))
+@pytest.mark.parametrize("words", [("--revision", "abc"), ("--revision=abc",)])
+def test_the_job_downloads_the_revision_that_the_server_reads(words: tuple[str, ...]) -> None:
+    assert "No revision is named" in kubernetes_files(JOB, CLUSTER)["weights.yaml"]
+    files = kubernetes_files(replace(JOB, argv=(*ARGV, *words)), CLUSTER)
+    assert "No revision is named" not in files["weights.yaml"]
+    found = objects(files)
     download = found["Job"]["spec"]["template"]["spec"]["containers"][0]["command"]
     assert download[-1] == "hf download org/m3 --revision abc"
     (server,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert server["args"][server["args"].index("--revision") + 1] == "abc"
+    assert " ".join(words) in " ".join(server["args"])
 
 
 def test_only_servers_behind_llm_d_are_scaled() -> None:
@@ -321,6 +331,9 @@ def test_only_servers_behind_llm_d_are_scaled() -> None:
     assert (target["apiVersion"], target["kind"]) == (deployment["apiVersion"], deployment["kind"])
     assert target["name"] == deployment["metadata"]["name"]
     assert found["ScaledObject"]["spec"]["maxReplicaCount"] == deployment["spec"]["replicas"] == 2
+    (trigger,) = found["ScaledObject"]["spec"]["triggers"]
+    assert 'namespace="NAMESPACE"' in trigger["metadata"]["query"]
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
 
 
 def test_sglang_gets_its_key_as_an_option() -> None:

@@ -67,6 +67,36 @@ def test_the_version_of_an_image_is_compared_with_known_issues(
             image_warnings(prepared, plan, image)
 
 
+@pytest.mark.parametrize(
+    ("engine", "gpus", "image"),
+    [
+        (EngineKind.SGLANG, "4xB200", "lmsysorg/sglang:v0.5.22.post1-cu130"),
+        (EngineKind.SGLANG, "8xMI300X", "mirror.example/lmsysorg/sglang:v0.5.22-rocm720-mi30x"),
+        (EngineKind.TRTLLM, "2x4xB200", "nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc19"),
+    ],
+)
+def test_an_image_of_every_engine_that_is_too_old_is_refused(
+    engine: EngineKind, gpus: str, image: str
+) -> None:
+    plan = plans(parse_gpus(gpus), PlanRequest(engine=engine))[0]
+    prepared = prepare(recipe(plan.recipe), LaunchRequest(in_image=True), plan)
+    with pytest.raises(UsageError, match=f"^the image {image} has .*, and M3 needs >="):
+        image_warnings(prepared, plan, image)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--tensor-parallel-size", "3"), "cannot be divided among 3 GPUs"),
+        (("-tp=16",), "among 16 GPUs (tensor 16, pipeline 1, data 1), and the plan is for 8"),
+        (("-pp", "2"), "among 16 GPUs (tensor 8, pipeline 2, data 1), and the plan is for 8"),
+    ],
+)
+def test_gpus_that_a_plan_does_not_have_are_refused(options: Sequence[str], told: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(told)):
+        planned("8xH200", LaunchRequest(options=options))
+
+
 def value(argv: Sequence[str], flag: str) -> tuple[str, ...] | None:
     option = LaunchCommand.of(argv).option(flag)
     return None if option is None else option[1:]

@@ -136,6 +136,12 @@ def test_memory_that_is_given_replaces_the_table_s() -> None:
         ("DGX Spark", "1xGB10"),
         ("dgx-spark", "1xGB10"),
         ("8 H200", "8xH200"),
+        ("8x NVIDIA H100 80GB HBM3", "8xH100-80"),
+        ("8xH100 SXM5", "8xH100-80"),
+        ("8xA100-SXM4-80GB", "8xA100-80"),
+        ("8xH100-NVL", "8xH100-80"),
+        ("4xH200 PCIe", "4xH200"),
+        ("8x AMD Instinct MI300X OAM", "8xMI300X"),
     ],
 )
 def test_boards_and_machines_are_counted_in_gpus(text: str, fleet: str) -> None:

@@ -187,6 +187,37 @@ QUESTIONS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = 
         ("Not enough for 40 agents: 8xH200 keeps the prefixes of 16 sessions", "Add --host-cache 1312"),
         (),
     ),
+    "four MI325X": ({"gpus": "4xMI325X"}, (r"^1 +vllm +bf16 +4xMI325X +TP4 +bf16 ",), (r"vllm +mxfp8",)),
+    "BF16 on four H200": (
+        {"gpus": "4xH200", "precision": Precision.BF16},
+        ("cannot be served on 4xH200", "take 8xH200", "BF16: weights of 198.7 GiB a GPU"),
+        (),
+    ),
+    "six H200": (
+        {"gpus": "6xH200"},
+        (r"^1 +vllm +mxfp8 +4xH200 +TP4 ", "2 of the 6 GPUs stay unused"),
+        (),
+    ),
+    "a rack of GB300": (
+        {"gpus": "GB300NVL72"},
+        (r"^1 +vllm +mxfp8 +4xGB300 +TP4 ", "18 servers of 4xGB300 behind a router use 72 GPUs"),
+        (),
+    ),
+    "A100 with 40 GB": (
+        {"gpus": "8x A100 40GB"},
+        ("A100-40 is not a known GPU; did you mean A100-80?",),
+        (),
+    ),
+    "two B200 with NVFP4": (
+        {"gpus": "2xB200", "precision": Precision.NVFP4},
+        (r"^1 +vllm +nvfp4 +2xB200 +TP2 ", r"^engine +vllm >=0\.25$"),
+        (),
+    ),
+    "eight MI300X with a million": (
+        {"gpus": "8xMI300X", "context": MILLION},
+        (r"^1 +vllm +bf16 +8xMI300X +TP8 ",),
+        (r"vllm +mxfp8",),
+    ),
     "a GPU without a known name": (
         {"gpus": "8xV100"},
         ("V100 is not a known GPU", "M3 needs at least "),

@@ -66,6 +66,13 @@ SHAPES = {
     "two calls without a line between": (block(OSLO.strip() + ROME.strip()), "", looks("Oslo", "Rome")),
     "two blocks": (block(OSLO) + "\n" + block(ROME), "", looks("Oslo", "Rome")),
     "the same call twice": (block(OSLO, OSLO), "", looks("Oslo", "Oslo")),
+    "a call in JSON": (block('{"name": "look", "arguments": {"place": "Oslo"}}'), "", looks("Oslo")),
+    "a call in JSON by other names": (
+        block('{"function": {"name": "look", "parameters": {"place": "Oslo"}}}'),
+        "",
+        looks("Oslo"),
+    ),
+    "a call in JSON of a tool that is not offered": (block('{"name": "rm", "arguments": {}}'), "", []),
     # 3, 9: no call
     "plain text": ("Nothing to do.", "Nothing to do.", []),
     "nothing": ("", "", []),
