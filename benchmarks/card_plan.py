@@ -236,7 +236,7 @@ def run_card(options: argparse.Namespace, agents: Sequence[str], model: PlannedM
         "[budget]\nminutes = 30\n"
     )
     threading.Thread(target=model.serve_forever, daemon=True).start()
-    command = ("m3agent", "eval", "card", str(config), "-o", str(card))
+    command = ("m3agent", "eval", "card", str(config), "-o", str(card), "--workers", str(options.workers))
     make_card(command, card, options.kill_after)
     done = finished(card)
     model.forget(done)
@@ -260,8 +260,11 @@ def main() -> int:
     parser.add_argument("--agents", default="m3agent,mini-swe-agent,qwen-code")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kill-after", type=int, default=7, help="attempts before the kill; 0: none")
+    parser.add_argument("--workers", type=int, default=1, help="attempts at a time")
     parser.add_argument("--only", type=int, default=20, help="number of instances")
     options = parser.parse_args()
+    if options.folder.exists():
+        parser.error(f"{options.folder} exists: a card cannot go on behind another model; give a new folder")
     agents = options.agents.split(",")
     instances = instances_of(options.instances)[: options.only]
     model = PlannedModel(instances, plan_of(agents, instances, options.seed))

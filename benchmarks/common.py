@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import AnyStr
 
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.store.git import TreeStore
@@ -76,6 +77,22 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def communicated(process: subprocess.Popen[AnyStr], seconds: float) -> tuple[AnyStr, AnyStr, bool]:
+    """Wait for a process, and interrupt it after `seconds`. Return its output, its messages, and whether it was interrupted."""
+    late = False
+    try:
+        output, messages = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        late = True
+        process.send_signal(signal.SIGINT)
+        try:
+            output, messages = process.communicate(timeout=TIDY_UP)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, messages = process.communicate()
+    return output, messages, late
+
+
 def run_fix(issue: Path, repo: Path, seconds: float) -> Fixed:
     """Run `m3agent fix ISSUE --engine embedded`; a patch printed after `seconds` of wall time does not count."""
     command = [sys.executable, "-m", "m3agent", "fix", str(issue), "--repo", str(repo)]
@@ -83,17 +100,8 @@ def run_fix(issue: Path, repo: Path, seconds: float) -> Fixed:
     process = subprocess.Popen(
         [*command, "--engine", "embedded"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    late = False
-    try:
-        patch, said = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        late = True
-        process.send_signal(signal.SIGINT)
-        try:
-            _, said = process.communicate(timeout=TIDY_UP)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            _, said = process.communicate()
+    patch, said, late = communicated(process, seconds)
+    if late:
         patch = b""
     took = round(time.monotonic() - started, 1)
     lines = said.decode(errors="replace").strip().splitlines()

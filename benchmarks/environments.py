@@ -1,12 +1,13 @@
 """Measure environments: build those of public projects, and count the tests that can be collected in them.
 
     make bench-environments [ARGS="NAME ..."]
-    python benchmarks/environments.py [NAME ...] [--folder DIR] [--json FILE] [--fresh]
+    python benchmarks/environments.py [NAME ...] [--folder DIR] [--json FILE] [--limit SECONDS] [--fresh]
 
 Each NAME is a project of the package index that `UV_DEFAULT_INDEX` or `PIP_INDEX_URL` names, `NAME==VERSION`, or the folder of
-a clone; without one, those of `TRIAL` and `OTHERS`. A project's source distribution becomes a git repository with one commit and one tag, without the files that git ignores and without those
-that only the archive has. Nothing of it runs on this machine. Then `m3agent sandbox build` runs, and pytest collects
-the tests in a sandbox, with the options that the tool test_runner uses. `--fresh` removes all environment images first.
+a clone, bare or not; without one, those of `TRIAL` and `OTHERS`. A project's source distribution becomes a git repository with
+one commit and one tag, without the files that git ignores and without those that only the archive has. Nothing of it runs on this
+machine. Then `m3agent sandbox build` runs, and pytest collects the tests in a sandbox, with the options that the tool test_runner
+uses. Projects that the file of `--json` has already are not measured again. `--fresh` removes all environment images first.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from packaging.version import Version
 # makes the other modules importable when this runs as a file
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import git, say
+from benchmarks.common import communicated, git, name_of, say
 
 INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "PIP_INDEX_URL")
 """Variables of uv and pip; the first that is set has the address of the package index."""
@@ -148,38 +149,53 @@ def make_repository(address: str, version: str, folder: Path) -> None:
     git(folder, "clean", "-q", "-f", "-d", "-X")
 
 
-def m3agent(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of m3agent."""
-    return subprocess.run(
-        [*M3AGENT, *arguments], capture_output=True, text=True, check=False, timeout=MOST_SECONDS
+def m3agent(*arguments: str, limit: float = MOST_SECONDS) -> tuple[str, str]:
+    """Run a command of m3agent, and interrupt it after `limit` seconds. Returns its output and its messages."""
+    process = subprocess.Popen(
+        [*M3AGENT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
     )
+    output, messages, late = communicated(process, limit)
+    return output, f"{messages}\ninterrupted after {limit:.0f} s" if late else messages
 
 
-def measure(wanted: str, folder: Path) -> Measured:
-    """Make the repository unless it is there, build its environment and collect its tests."""
-    if Path(wanted, ".git").exists():
-        repository = Path(wanted).resolve()
-        name, version = (
-            repository.name,
-            git(repository, "describe", "--tags", "--always").stdout.decode().strip(),
-        )
-    else:
-        name, version, address = newest_source(wanted)
-        repository = folder / f"{name}-{version}"
+def open_clone(wanted: str, folder: Path) -> tuple[str, str, Path] | None:
+    """Return name, version and work tree of a clone, or None if there is no clone at `wanted`."""
+    clone = repository = Path(wanted).resolve()
+    if not (clone / ".git").exists() and not (clone / "objects").is_dir():
+        return None
+    if (clone / "objects").is_dir():
+        repository = folder / name_of(clone).replace("/", "+")
         if not repository.exists():
-            make_repository(address, version, repository)
+            git(folder, "clone", "-q", "--shared", str(clone), str(repository))
+    version = git(repository, "log", "-1", "--format=%h").stdout.decode().strip()
+    return name_of(clone), version, repository
+
+
+def repository_of(wanted: str, folder: Path) -> tuple[str, str, Path]:
+    """Return name, version and work tree of a clone or of a project of the index, which are made unless they are there."""
+    if clone := open_clone(wanted, folder):
+        return clone
+    name, version, address = newest_source(wanted)
+    repository = folder / f"{name}-{version}"
+    if not repository.exists():
+        make_repository(address, version, repository)
+    return name, version, repository
+
+
+def measure(name: str, version: str, repository: Path, limit: float) -> Measured:
+    """Build the environment of a repository and collect its tests."""
+    where = ("--repo", str(repository))
     started = time.monotonic()
-    built = m3agent("sandbox", "build", "--repo", str(repository))
+    _, messages = m3agent("sandbox", "build", *where, limit=limit)
     seconds = time.monotonic() - started
-    run = m3agent(
-        "sandbox", "exec", "--repo", str(repository), "--timeout", "300", "--", "python3", "-c", COUNT
-    )
-    last = (run.stdout.strip().splitlines() or [""])[-1]
+    command = ("python3", "-c", COUNT)
+    output, remarks = m3agent("sandbox", "exec", *where, "--timeout", "300", "--", *command, limit=limit)
+    last = (output.strip().splitlines() or [""])[-1]
     result: list[Any] = json.loads(last) if last.startswith("[") else [None, 0, [], []]
     status, tests, errors, skipped = result
-    said = built.stderr.strip().splitlines()
+    said = messages.strip().splitlines()
     if status not in {0, 5}:
-        said += (run.stdout + run.stderr).strip().splitlines()[-30:]
+        said += (output + remarks).strip().splitlines()[-30:]
     return Measured(name, version, round(seconds, 1), status, tests, errors, skipped, said)
 
 
@@ -202,18 +218,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", default=[*TRIAL, *OTHERS])
     parser.add_argument("--folder", type=Path, help="where the repositories are kept (default: nowhere)")
-    parser.add_argument("--json", type=Path, help="file for all results")
+    parser.add_argument("--json", type=Path, help="file for all results; a further call continues it")
+    parser.add_argument("--limit", type=float, default=MOST_SECONDS, help="most seconds of a build")
     parser.add_argument("--fresh", action="store_true", help="remove all environment images first")
     args = parser.parse_args()
     if args.fresh:
         m3agent("sandbox", "prune", "--all")
-    rows: list[Measured] = []
+    kept = args.json and args.json.exists()
+    rows = [Measured(**row) for row in json.loads(args.json.read_text())] if kept else []
     with tempfile.TemporaryDirectory() as scratch:
         folder: Path = (args.folder or Path(scratch)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         for wanted in args.names:
-            rows.append(measure(wanted, folder))
-            row = rows[-1]
+            name, version, repository = repository_of(wanted, folder)
+            if (name, version) in {(row.name, row.version) for row in rows}:
+                continue
+            row = measure(name, version, repository, args.limit)
+            rows.append(row)
             say(f"{row.name} {row.version}: {row.tests} tests, {len(row.errors)} errors, {row.seconds:.0f} s")
             if args.json:
                 args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

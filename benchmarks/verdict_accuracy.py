@@ -205,7 +205,8 @@ def rates(rows: Sequence[Row]) -> str:
     )
     return (
         f"{len(fixes_in(rows))} upstream fixes were judged in several forms. With their failing tests already in the repository, {share(code)}\n"
-        f"were verified. With their tests in the patch: {share(whole)} that only add tests, and {share(changed)} that also change some.\n"
+        f"were verified. With their tests in the patch: {share(whole)} that only add tests, and {share(changed)} that also change some,\n"
+        "because only a person can say that an existing test may change (`--pinned`).\n"
         f"Of their wrong variants, {share(wrong)} were verified.\n"
     )
 

@@ -50,6 +50,7 @@ def eval_card(
     from m3agent.agent.session.usage import prices_of
     from m3agent.evals.card.config import adapters_of, key_of, read_config
     from m3agent.evals.card.run import agents_of, make_card, open_runs, verifying
+    from m3agent.evals.grade.validate import Validations
     from m3agent.evals.run.parts import standard_parts
     from m3agent.serving.client.endpoint import unasked
 
@@ -59,7 +60,8 @@ def eval_card(
     agents = agents_of(adapters, wish, prices, key_of(wish.server))
     validation = Path(_beside(config, wish.validation)) if wish.validation else None
     instances, invalid, data = load_valid(_beside(config, wish.data), ",".join(wish.ids), validation)
-    folders = open_runs(output, wish, adapters, instances, data)
+    flaky = Validations.read(validation).flaky() if validation else {}
+    folders = open_runs(output, wish, adapters, instances, data, flaky)
 
     def parts_of(name: str, note: Callable[[str], None]) -> AttemptParts:
         parts = standard_parts(agents[name], PHASES, note, invalid=invalid)
@@ -113,7 +115,7 @@ def _card(folder: Path) -> CardReport:
 
     if (folder / CARD).exists():
         card, folders = read_card(folder)
-        return replace(report_on(folders), command=card.command, config=card.config)
+        return replace(report_on(folders), command=card.command, config=card.config, flaky=card.flaky)
     if not (folder / RUN).exists():
         raise UsageError(f"{folder} has neither a run nor a card: give the folder of eval run or eval card.")
     return report_on([RunFolder.read(folder)])

@@ -7,6 +7,8 @@ describe an agent itself, with the same fields.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -24,7 +26,9 @@ from m3agent.util.errors import UsageError
 from m3agent.util.sanitize import printable_line, quoted
 
 ADAPTERS = Path(__file__).parent / "adapters"
-PLACEHOLDERS = frozenset(["repo", "issue", "image", "output", "usage", "endpoint", "origin", "model", "key"])
+PLACEHOLDERS = frozenset(
+    ["repo", "issue", "image", "output", "usage", "endpoint", "origin", "model", "key", "seed"]
+)
 """`origin` is `endpoint` without `/v1`; `key` is a stand-in for the server's key."""
 VERSION_SECONDS = 60.0
 """How long an agent may take to say its version."""
@@ -69,12 +73,30 @@ class Adapter(_Part):
     """Environment variables besides PATH and HOME, with placeholders."""
     files: dict[Text, Text] = Field(default_factory=dict[str, str])
     """Files in its empty home folder, with placeholders."""
+    public: bool = False
+    """Whether the card keeps all variables and files, because nothing in them is secret."""
 
     def kept(self) -> Adapter:
-        """Return the adapter with no variable's value and no file but those with placeholders: others may be secret."""
-        return self.model_copy(
-            update={"variables": _with_placeholders(self.variables), "files": _with_placeholders(self.files)}
-        )
+        """Return the adapter as a card keeps it.
+
+        What has no placeholder may be secret, if the adapter does not say otherwise. Of such a file, a hash is kept, so that who
+        repeats the card knows whether it is the same.
+        """
+        if self.public:
+            return self
+        variables = {name: _kept(text, NOT_KEPT) for name, text in self.variables.items()}
+        files = {
+            name: _kept(text, f"{NOT_KEPT}, sha256 {hashlib.sha256(text.encode()).hexdigest()}")
+            for name, text in self.files.items()
+        }
+        return self.model_copy(update={"variables": variables, "files": files})
+
+    def settings(self) -> dict[str, str]:
+        """Return what a run must not change when it is resumed, besides the command: of an agent of the card's own."""
+        kept = self.kept()
+        if (ADAPTERS / f"{self.name}.toml").exists() or not (kept.files or kept.variables):
+            return {}
+        return {"files and variables": json.dumps([kept.files, kept.variables], sort_keys=True)}
 
 
 class Server(_Part):
@@ -120,6 +142,8 @@ class CardConfig(_Part):
     """Output of `eval validate -o`: flaky tests and invalid instances are left out."""
     attempts: int = Field(default=1, ge=1, le=1000)
     """Attempts of each agent at each instance."""
+    seed: int = Field(default=1, ge=0, le=2**31)
+    """Value of `{seed}` in the first attempts; each further attempt has the next one."""
     server: Server
     budget: Budget = Budget()
     agents: tuple[str | Adapter, ...] = Field(min_length=1)
@@ -198,8 +222,8 @@ def check_adapter(adapter: Adapter, where: Path) -> None:
             raise UsageError(f"{where}: {adapter.name} needs the program {program}, which is not here{how}.")
 
 
-def _with_placeholders(texts: Mapping[str, str]) -> dict[str, str]:
-    return {name: text if PLACEHOLDER.search(text) else NOT_KEPT for name, text in texts.items()}
+def _kept(text: str, otherwise: str) -> str:
+    return text if PLACEHOLDER.search(text) else otherwise
 
 
 def _is_below_home(file: str) -> bool:

@@ -9,7 +9,7 @@ import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +56,13 @@ class CardAttempt:
     """`done`, `running` or `waiting`."""
     reason: str
     blame: str
-    """One of `BLAME`; empty if the instance is resolved or the attempt has no verdict."""
+    """One of `BLAME`; empty if the instance is resolved or left out, or the attempt has no verdict."""
     verified: str
     """What `m3agent verify` said about the patch; empty if it was not asked or did not end."""
     leak: bool
-    """Whether the checkout contained more than its own commit."""
+    """Whether the checkout contained more than its own commit, or the image something later than the base."""
+    leaks: tuple[str, ...]
+    """What the image contained of the time after the base."""
     traffic: Traffic | None
     """How the agent used the server; None if that is not known."""
 
@@ -95,7 +97,7 @@ class AgentResult:
     forged: int
     """Number of attempts with signs of tampering."""
     leaks: int
-    """Number of attempts whose checkout contained more than its own commit."""
+    """Number of attempts with a leak."""
     attempts: tuple[CardAttempt, ...]
 
 
@@ -110,6 +112,12 @@ class CardReport:
     pairs: tuple[RunComparison, ...]
     """The agents in pairs; empty while attempts are missing."""
     missing: int
+    leaks: dict[str, tuple[str, ...]]
+    """By instance, what its image contains of the time after the base."""
+    left_out: dict[str, str]
+    """Why an instance cannot be graded and counts for no agent, by its id; a flaky instance is one of them."""
+    flaky: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By instance, tests that are left out because runs of the reference differ."""
     command: tuple[str, ...] = ()
     """The command that made the card; empty if it is not known."""
     config: dict[str, Any] | None = None
@@ -132,6 +140,13 @@ def report_on(folders: Sequence[RunFolder]) -> CardReport:
         numbers=folders[0].config.attempts,
         pairs=pairs,
         missing=missing,
+        leaks={each.instance: each.leaks for agent in agents for each in agent.attempts if each.leaks},
+        left_out={
+            attempt.instance: attempt.reason
+            for agent in agents
+            for attempt in agent.attempts
+            if attempt.verdict == Verdict.INVALID
+        },
     )
 
 
@@ -172,7 +187,8 @@ def _done(attempts: Sequence[CardAttempt]) -> Done:
 def _attempt(folder: RunFolder, ident: str, number: int) -> CardAttempt:
     place = folder.attempt(ident, number)
     result = folder.result(ident, number)
-    traffic = _traffic(place)
+    traffic, proof = _traffic(place), _json(place / LEAK_PROOF)
+    leaks = tuple(map(str, proof.get("image") or ()))
     return CardAttempt(
         instance=ident,
         number=number,
@@ -181,19 +197,20 @@ def _attempt(folder: RunFolder, ident: str, number: int) -> CardAttempt:
         reason="" if result is None else result.reason,
         blame="" if result is None else blame_of(result, traffic),
         verified=str(_json(place / VERIFICATION).get("verdict", "")),
-        leak=_json(place / LEAK_PROOF).get("clean") is False,
+        leak=proof.get("clean") is False or bool(leaks),
+        leaks=leaks,
         traffic=traffic,
     )
 
 
 def blame_of(result: AttemptRecord, traffic: Traffic | None) -> str:
-    """Return to what an attempt without success is put down, one of `BLAME`; empty if it resolved the instance."""
-    if result.verdict is Verdict.RESOLVED:
+    """Return to what an attempt without success is put down, one of `BLAME`; empty if it resolved the instance or does not count."""
+    if result.verdict in (Verdict.RESOLVED, Verdict.INVALID):
         return ""
-    if result.verdict is Verdict.INVALID:
-        return "environment"
     if result.verdict is Verdict.INFRA:
-        return "grader" if result.seconds.grade else "environment"
+        if result.seconds.grade:
+            return "grader"
+        return "model" if traffic is not None and traffic.failed else "environment"
     if traffic is not None and traffic.spent:
         return "budget"
     no_answer = traffic is not None and traffic.requests > 0 and traffic.failed == traffic.requests

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from m3agent.evals.card.config import Adapter, CardConfig, version_of
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import Grade, OfficialGrade, RunConfig
-from m3agent.evals.data.run_folder import RunFolder
+from m3agent.evals.data.run_folder import RunFolder, cannot_write
 from m3agent.evals.run.child import OUTPUT, run_child
 from m3agent.evals.run.counting_proxy import Guard
 from m3agent.evals.run.evaluate import make_one, maker_here, work_off
@@ -47,6 +47,8 @@ class CardFile(BaseModel):
     """Names of the agents' folders, in the order of the configuration."""
     command: tuple[str, ...] = ()
     config: dict[str, Any]
+    flaky: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By instance, tests that the validation found flaky; they are left out."""
 
 
 def agents_of(
@@ -66,15 +68,25 @@ def agents_of(
     guard_of = partial(Guard, key, budget.tokens, budget.dollars)
     endpoint = CountedEndpoint(server.endpoint, prices, server.model, guard_of)
     return {
-        each.name: OtherAgent(each.command, each.variables, budget.minutes * 60, endpoint, each.files)
+        each.name: OtherAgent(
+            each.command, each.variables, budget.minutes * 60, endpoint, each.files, seed=config.seed
+        )
         for each in adapters
     }
 
 
 def open_runs(
-    output: Path, config: CardConfig, adapters: Sequence[Adapter], instances: Sequence[Instance], data: str
+    output: Path,
+    config: CardConfig,
+    adapters: Sequence[Adapter],
+    instances: Sequence[Instance],
+    data: str,
+    flaky: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[RunFolder]:
     """Create the run folder of each agent, or open those that exist.
+
+    Args:
+        flaky: By instance, tests that are left out because a validation found them flaky.
 
     Raises:
         UsageError: A folder has results of another configuration.
@@ -86,6 +98,7 @@ def open_runs(
         "model": config.server.model,
         "tokens": str(config.budget.tokens),
         "dollars": str(config.budget.dollars),
+        **({"seed": str(config.seed)} if config.seed != 1 else {}),
     }
     folders: list[RunFolder] = []
     for adapter in adapters:
@@ -94,7 +107,7 @@ def open_runs(
             instances=tuple(instance.id for instance in instances),
             agent=version_of(adapter),
             command=adapter.command,
-            settings=settings,
+            settings=settings | adapter.settings(),
             attempts=config.attempts,
             timeouts={"agent": config.budget.minutes * 60},
         )
@@ -103,8 +116,12 @@ def open_runs(
         agents=tuple(adapter.name for adapter in adapters),
         command=("m3agent", "eval", "card", *sys.argv[3:]),
         config=config.kept().model_dump(mode="json"),
+        flaky={ident: tests for ident, tests in (flaky or {}).items() if ident in repos},
     )
-    write_whole(output / CARD, file.model_dump_json(indent=2).encode())
+    try:
+        write_whole(output / CARD, file.model_dump_json(indent=2).encode())
+    except OSError as error:
+        raise cannot_write(output / CARD, error) from None
     return folders
 
 
@@ -145,7 +162,7 @@ def make_card(
     known = {instance.id: instance for instance in instances}
     with contextlib.ExitStack() as stack:
         locks = {folder.path: stack.enter_context(folder.locked(say)) for folder in folders}
-        kept = [result for folder in folders for result in folder.kept()]
+        kept = {folder.path.name: folder.kept() for folder in folders}
         progress = RunProgress(sum(len(folder.wanted()) for folder in folders), kept, workers)
         stack.enter_context(progress)
         makers = {path: maker_here(parts_of(path.name, progress.say), lock) for path, lock in locks.items()}
@@ -153,8 +170,8 @@ def make_card(
 
         async def attempt(what: tuple[RunFolder, str, int]) -> None:
             folder, ident, number = what
-            label = f"{folder.path.name}: {ident}"
-            await make_one(folder, known[ident], number, makers[folder.path], progress, label)
+            name = folder.path.name
+            await make_one(folder, known[ident], number, makers[folder.path], progress, agent=name)
 
         run(work_off(lambda: next(queue, None), attempt, workers, asyncio.Event()))
 

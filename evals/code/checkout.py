@@ -59,6 +59,8 @@ class LeakProof(BaseModel):
     """Number of objects that `head` reaches."""
     keepers: tuple[str, ...] = ()
     """Other things that lead to more history or mention it, such as remotes and reflogs."""
+    image: tuple[str, ...] = ()
+    """What the instance's image contains of the time after the base (`m3agent.evals.grade.image_leaks`)."""
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's documented pattern
     @property

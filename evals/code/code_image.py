@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tarfile
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from m3agent.sandbox.backends.container_files import archive_of
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, local_image, pull
 from m3agent.sandbox.declared.container import Container
-from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
+from m3agent.sandbox.errors import EngineFailed, EnvironmentBuildFailed, ImageMissing, SandboxDied
 from m3agent.sandbox.images.dockerfile_build import build_dockerfile
 from m3agent.sandbox.images.image_build import engine_failures, remove_container
 from m3agent.sandbox.images.kept import REPOSITORY
@@ -31,6 +32,16 @@ MOST_BYTES = 4 << 30
 """Limit for the code in an image, in bytes."""
 
 
+@contextlib.contextmanager
+def not_of_the_task() -> Iterator[None]:
+    """Raise `SandboxDied` where the engine fails during a build, so that the task does not count as one that cannot be built."""
+    try:
+        yield
+    except EngineFailed as error:
+        raise SandboxDied(str(error)) from None
+
+
+@not_of_the_task()
 def code_image(
     environment: Environment, kept: Path, say: Callable[[str], None], stop: threading.Event
 ) -> Image:
@@ -39,7 +50,7 @@ def code_image(
     Raises:
         ImageMissing: No registry has it, and there is no Dockerfile; or the Dockerfile's own base is missing.
         EnvironmentBuildFailed: The build fails.
-        EngineUnavailable: No container engine answers.
+        EngineUnavailable, SandboxDied: No container engine answers, or it fails.
     """
     api = connect()
     try:

@@ -4,6 +4,7 @@
 |---|---|---|
 | SWE-rebench V2 | `install_config`, `image_name` | a date in milliseconds, code in `/NAME` |
 | SWE-bench-Live MultiLang | `test_cmds`, `docker_image` | the name of the image |
+| SWE-bench-Live | `test_cmds`, `pull_number` | the image's name is made from the id |
 | SWE-bench Pro | `dockerhub_tag` | `fail_to_pass` and `pass_to_pass` are Python lists as text; code in `/app` |
 | Multi-SWE-bench | `fix_patch` | all names of fields; code in `/home/NAME` |
 
@@ -37,6 +38,7 @@ from m3agent.evals.data.instance import OwnRules
 
 Row = dict[str, Any]
 PRO_IMAGES = "jefzda/sweap-images"
+LIVE_IMAGES = "starryzhang/sweb.eval.x86_64"
 REBENCH_PARSERS = Path("lib/agent/log_parsers.py")
 PRO_SCRIPTS = Path("run_scripts")
 MULTI_CLASSES = Path("multi_swe_bench/harness/repos")
@@ -110,6 +112,11 @@ def _rebench_row(fields: Fields) -> Row:
 
 def _live_row(fields: Fields) -> Row:
     return {"environment": {"image": _image(fields, "docker_image")}}
+
+
+def _live_python_row(fields: Fields) -> Row:
+    name = fields.text("instance_id", empty=False).replace("__", "_1776_").lower()
+    return {"environment": {"image": f"{LIVE_IMAGES}.{name}"}}
 
 
 def _pro_row(fields: Fields) -> Row:
@@ -255,6 +262,7 @@ class Benchmark:
 BENCHMARKS = (
     Benchmark("SWE-rebench V2", ("install_config", "image_name"), _rebench_row, _rebench_rules),
     Benchmark("SWE-bench-Live", ("test_cmds", "docker_image"), _live_row, _live_rules),
+    Benchmark("SWE-bench-Live", ("test_cmds", "pull_number"), _live_python_row, _live_rules),
     Benchmark("SWE-bench Pro", ("dockerhub_tag", "fail_to_pass"), _pro_row, _pro_rules),
     Benchmark("Multi-SWE-bench", ("fix_patch", "fixed_tests"), _multi_row, _multi_rules),
 )

@@ -5,6 +5,7 @@
     NAME/environment/Dockerfile  builds the image, if task.toml names none that is available
     NAME/solution/solve.sh       the reference; it may be missing
     NAME/tests/test.sh           writes the reward
+    NAME/tests/Dockerfile        may add the tests to the task's image, and nothing else
 
 A task of m3agent is a change of one folder of code. That is the working folder of the image here. A task that needs more
 than one container with that folder is refused.
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,6 +49,19 @@ SYSTEM = frozenset(
 )
 """Folders of the root that are no project: the sandbox cannot have them as its work tree."""
 SHARED, SEPARATE = "shared", "separate"
+LIMITS = frozenset({"build_timeout_sec", "cpus", "memory_mb", "storage_mb"})
+"""What a task may say about its tests' container if that is one of the task's own image."""
+COPIED = re.compile(r"(?:COPY\s+(?:--chmod=\S+\s+)?\S+\s+/tests\b|RUN\s+chmod\s+[^&|;]*\s/tests/)\S*")
+"""A line of a Dockerfile that only puts the tests where they are put in any case."""
+PRE_ARTIFACTS = "pre_artifacts.sh"
+"""Ends the work of an agent, in tasks of DeepSWE 1.1 before `[[verifier.collect]]`."""
+COMMITTED = re.compile(r"git diff\b.*\b[0-9a-f]{7,64}(?: |\.\.\.?)HEAD\b")
+"""A command that collects only what was committed."""
+COMMIT = (
+    "git -c safe.directory='*' add -A; git -c safe.directory='*' -c user.name=agent -c user.email=agent@localhost "
+    "commit -q --no-verify -m work; true"
+)
+"""Commits the work, as such tasks ask their agents to do."""
 
 
 def task_folders(folder: Path) -> list[Path]:
@@ -79,11 +95,12 @@ def read_task(folder: Path) -> Instance:
     code = _code_folder(given, stages)
     within(folder, f"{TESTS}/{TEST}", f"{folder}:")
     dockerfile = DockerContext(folder=str(context), content=_hash(context)) if stages else None
-    name = fields.inner("task").optional("name") or ""
+    metadata, name = fields.inner("metadata"), fields.inner("task").optional("name") or ""
+    url = (metadata.optional("repository_url") or "").removesuffix("/").removesuffix(".git")
     return Instance(
         task=Task(
             instance_id=ident,
-            repo=fields.inner("metadata").optional("repo") or name or ident,
+            repo=metadata.optional("repo") or "/".join(url.split("/")[-2:]) or name or ident,
             statement=read_statement(within(folder, INSTRUCTION, f"{folder}:")),
             source=Source(
                 kind="image", location=image or f"{DOCKERFILE} {dockerfile and dockerfile.content}", ref=code
@@ -124,13 +141,38 @@ def _check_supported(fields: Fields, folder: Path) -> None:
         "a GPU": environment.values.get("gpus") or environment.values.get("tpu"),
         "a service that starts with the container": "healthcheck" in environment,
         "MCP servers": environment.values.get("mcp_servers"),
-        "an image of its own for the tests": "environment" in verifier
-        or (folder / TESTS / DOCKERFILE).exists(),
+        "an image of its own for the tests": not _shares_image(environment, verifier, folder / TESTS),
         "a user of its own for the tests": str(verifier.values.get("user") or "root") not in {"root", "0"},
     }
     for what, needed in needs.items():
         if needed:
             raise DataError(f"{fields.where}: it needs {what}, which m3agent does not provide")
+
+
+def _shares_image(environment: Fields, verifier: Fields, tests: Path) -> bool:
+    """Return whether the tests need nothing but the task's image and their own files."""
+    if not verifier.inner("environment").values.keys() <= LIMITS:
+        return False
+    path = tests / DOCKERFILE
+    if not path.exists():
+        return "environment" not in verifier
+    try:
+        lines = [line.strip() for line in path.read_bytes().decode().splitlines()]
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {printable_line(error)}") from None
+    first, *others = [line for line in lines if line and not line.startswith("#")] or [""]
+    is_own = first.split() == ["FROM", environment.optional("docker_image")]
+    return is_own and all(COPIED.fullmatch(line) for line in others)
+
+
+def _collect(verifier: Fields, folder: Path) -> tuple[str, ...]:
+    """Return the commands that end the work of an agent."""
+    commands = [each.text("command") for each in _tables(verifier, "collect")]
+    if not commands and (folder / PRE_ARTIFACTS).exists():
+        script = within(folder, PRE_ARTIFACTS, f"{folder}:").read_text("utf-8", "replace")
+        commands = [f"bash -c {shlex.quote(script)}"]
+    is_committed = any(COMMITTED.search(command) for command in commands)
+    return (*([COMMIT] if is_committed else ()), *commands)
 
 
 def _stages(context: Path) -> list[Stage]:
@@ -179,7 +221,7 @@ def _rules(fields: Fields, folder: Path) -> RewardRules:
         folder=str(folder),
         content=content.hexdigest(),
         separate=mode == SEPARATE,
-        collect=tuple(each.text("command") for each in _tables(verifier, "collect")),
+        collect=_collect(verifier, folder),
         artifacts=tuple(_path(each) for each in _tables(fields, "artifacts", "source")),
         variables=_variables(environment),
         of_tests=_variables(verifier),

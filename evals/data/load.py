@@ -21,6 +21,7 @@ from m3agent.evals.data.harbor import TASK, read_task, task_folders
 from m3agent.evals.data.instance import TESTBED, DataError, Instance
 from m3agent.evals.data.programs import PROGRAMS, program_names, read_program
 from m3agent.evals.data.swebench import read_id, read_row
+from m3agent.evals.data.task_repo import REPOSITORY, read_task_row, task_rows
 from m3agent.util.sanitize import printable_line
 
 MOST_ROW = 256 << 20
@@ -187,7 +188,7 @@ def load(source: str, *, ids: Sequence[str] = ()) -> list[Instance]:
 
     Args:
         source: A file of SWE-bench rows (.jsonl, .json, .parquet), a folder with `instances.jsonl`, a folder
-            of programs like QuixBugs, a task of Harbor or a folder of such tasks, or the name of a data set on the Hugging Face hub, `owner/name` or
+            of programs like QuixBugs, a task of Harbor or a folder of such tasks, a task repository of swebench 5, or the name of a data set on the Hugging Face hub, `owner/name` or
             `owner/name:split`.
         ids: Ids of instances to select; all if empty.
 
@@ -277,6 +278,15 @@ def _task(folder: Path) -> Iterator[Entry]:
     yield Entry(id_of(folder.resolve()), str(folder / TASK), partial(read_task, folder))
 
 
+def _task_repository(folder: Path) -> Iterator[Entry]:
+    for ident, place in task_rows(folder):
+        yield Entry(ident, str(place), partial(_task_row, place))
+
+
+def _task_row(place: Path) -> Instance:
+    return read_row(read_task_row(place), place)
+
+
 def _file(read: Callable[[Path], Iterator[Fields]]) -> Callable[[Path], Iterator[Entry]]:
     return lambda path: _rows(read(path), path.parent)
 
@@ -292,5 +302,6 @@ FOLDERS: dict[str, Callable[[Path], Iterator[Entry]]] = {
     ROWS: lambda path: FILES[".jsonl"](path / ROWS),
     PROGRAMS: _programs,
     TASK: _task,
+    REPOSITORY: _task_repository,
 }
 """Reader of a folder, by a file or folder that it contains; the first match is used."""

@@ -92,7 +92,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             folder._write()
         except OSError as error:
-            raise _cannot_write(path, error) from None
+            raise cannot_write(path, error) from None
         return folder
 
     @contextlib.contextmanager
@@ -109,7 +109,7 @@ class RunFolder:
         try:
             file = (self.path / LOCK).open("a+")
         except OSError as error:
-            raise _cannot_write(self.path, error) from None
+            raise cannot_write(self.path, error) from None
         with file:
             until, told = time.monotonic() + LEFTOVERS_SECONDS, False
             while not _lock(file.fileno()):
@@ -128,7 +128,7 @@ class RunFolder:
                 file.flush()
                 self._take_over(say)
             except OSError as error:
-                raise _cannot_write(self.path, error) from None
+                raise cannot_write(self.path, error) from None
             yield file.fileno()
 
     def _take_over(self, say: Callable[[str], None]) -> None:
@@ -175,7 +175,7 @@ class RunFolder:
                 shutil.rmtree(folder)
             folder.mkdir(parents=True)
         except OSError as error:
-            raise _cannot_write(folder, error) from None
+            raise cannot_write(folder, error) from None
         return folder
 
     def finish(self, result: AttemptRecord, patch: bytes) -> None:
@@ -189,7 +189,7 @@ class RunFolder:
             write_whole(folder / PATCH, patch)
             write_whole(folder / RESULT, result.model_dump_json(indent=2).encode())
         except OSError as error:
-            raise _cannot_write(folder, error) from None
+            raise cannot_write(folder, error) from None
 
     def result(self, instance_id: str, number: int) -> AttemptRecord | None:
         """Return an attempt's result; None if the attempt has not finished.
@@ -270,7 +270,8 @@ def _first(error: Exception) -> str:
     return str(error)
 
 
-def _cannot_write(path: Path, error: OSError) -> EnvironmentFault:
+def cannot_write(path: Path, error: OSError) -> EnvironmentFault:
+    """Return the fault of a run's or a card's file that cannot be written."""
     return EnvironmentFault(
         f"{path} cannot be written ({error.strerror}): make room, or give another folder."
     )

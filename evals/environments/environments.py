@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from m3agent.evals.code.checkout import CODE, codebase
-from m3agent.evals.code.code_image import code_image
+from m3agent.evals.code.code_image import code_image, not_of_the_task
 from m3agent.evals.data.files import files_in
 from m3agent.evals.data.instance import Environment, Task
 from m3agent.evals.environments.recipe import (
@@ -72,7 +72,7 @@ class Environments:
 
         Raises:
             EnvironmentBuildFailed: The build itself fails; the message names its log.
-            EngineUnavailable: No container engine answers.
+            EngineUnavailable, SandboxDied: No container engine answers, or it fails.
             ImageMissing: The prebuilt image that the task names is not available.
             DataError, EnvironmentFault: The task's code is not available.
         """
@@ -108,7 +108,8 @@ class Environments:
         api = connect()
         build = _Build(api, self._state, self._say, stop)
         try:
-            return work(build)
+            with not_of_the_task():
+                return work(build)
         finally:
             if build.built:
                 make_room(api, self._state, self._budget, keep=self._used)

@@ -111,6 +111,10 @@ class Validations:
                 f"{path} is not a file that `m3agent eval validate -o` wrote: {error}."
             ) from None
 
+    def flaky(self) -> dict[str, tuple[str, ...]]:
+        """Return the flaky tests of each instance that has some."""
+        return {ident: one.flaky for ident, one in self.found.items() if one.flaky}
+
     @staticmethod
     def text(found: Iterable[Validation]) -> str:
         """Return the content of the file."""

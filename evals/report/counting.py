@@ -201,7 +201,8 @@ class Tally:
             for ident in self.instances
             if any(self.verdict(ident, number) is Verdict.INVALID for number in numbers)
         )
-        self.counted = tuple(ident for ident in self.instances if ident not in set(self.invalid))
+        invalid = {*self.invalid}
+        self.counted = tuple(ident for ident in self.instances if ident not in invalid)
 
     def verdict(self, ident: str, number: int) -> Verdict | None:
         """Return an attempt's verdict; None if it has no result."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.report.text import duration
+from m3agent.evals.code.checkout import LeakProof
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.results import AttemptRecord, Grade, OfficialGrade, Seconds, Verdict
 from m3agent.evals.run.other_agent import STORE
@@ -75,10 +76,12 @@ class EvalAttempt:
         ):
             try:
                 proof = await asyncio.to_thread(self.parts.checkout, task, checkout)
-                (self.folder / LEAK_PROOF).write_text(proof.model_dump_json(indent=2) + "\n", "utf-8")
+                self._keep(proof)
                 if not proof.clean:
                     raise DataError("the checkout holds more than its own commit: the fix might be in it")
                 image = await self.parts.image(task)
+                if leaks := await self.parts.leaks(image, task, checkout):
+                    self._keep(proof.model_copy(update={"image": leaks}))
             except EnvironmentBuildFailed as error:  # the checkout may be that of an image
                 raise DataError(str(error)) from error
         async with self._phase("agent", None):
@@ -100,6 +103,9 @@ class EvalAttempt:
             self.grade, self.official = await self.parts.grade(self.instance, ended.patch, image, grading)
         late = "the agent ran out of time, and its unfinished work was graded" if ended.timed_out else ""
         return self.grade.verdict, "; ".join(filter(None, (late, self.grade.reason)))
+
+    def _keep(self, proof: LeakProof) -> None:
+        (self.folder / LEAK_PROOF).write_text(proof.model_dump_json(indent=2) + "\n", "utf-8")
 
     @asynccontextmanager
     async def _phase(

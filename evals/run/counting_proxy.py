@@ -175,6 +175,8 @@ class CountingProxy:
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self.lost = ""
+        """Why the model server did not answer the last request to the model; empty if it did."""
 
     @property
     def usage(self) -> AttemptUsage:
@@ -249,14 +251,17 @@ class CountingProxy:
         exchange = _Timed(body, time.monotonic()) if asks else None
         try:
             response = await http.send(sent, stream=True)
+            if exchange is not None:
+                self.lost = ""
             is_stream = "event-stream" in response.headers.get("content-type", "")
             counts = AnswerCounts(is_stream) if exchange is not None and response.is_success else None
             pieces = self._passed_on(response, counts, exchange)
             # read whole before it is passed on: an agent may leave, or ask again, as soon as it has the first byte
             answer = pieces if is_stream or exchange is None else _again([piece async for piece in pieces])
         except httpx2.HTTPError as error:
-            message = f"the model server does not answer: {type(error).__name__}"
+            message = _no_answer(error)
             if exchange is not None:
+                self.lost = message
                 self._count(None, exchange, is_good=False)
             return JSONResponse({"error": {"message": message}}, 502)
         reply = StreamingResponse(answer, response.status_code)
@@ -287,6 +292,8 @@ class CountingProxy:
         self, response: Any, counts: AnswerCounts | None, exchange: _Timed | None
     ) -> AsyncIterator[bytes]:
         """Yield the bytes of an answer. Its counts are added before its last bytes, also if its reader leaves early."""
+        import httpx2
+
         self._open += 1
         self._idle.clear()
         try:
@@ -298,6 +305,9 @@ class CountingProxy:
                     if LAST_EVENT.search(piece):
                         self._count(counts, exchange, is_good=response.is_success)
                 yield piece
+        except httpx2.HTTPError as error:
+            self.lost = _no_answer(error)
+            raise
         finally:
             if exchange is not None:
                 self._count(counts, exchange, is_good=response.is_success)
@@ -339,6 +349,10 @@ class CountingProxy:
         if price is None and self._prices is not None:
             estimate = Usage(prompt, usage.cached, completion)
             self._estimated_dollars += self._prices.of(estimate, ended.seconds) or 0.0
+
+
+def _no_answer(error: Exception) -> str:
+    return f"the model server does not answer: {type(error).__name__}"
 
 
 async def _again(pieces: list[bytes]) -> AsyncIterator[bytes]:

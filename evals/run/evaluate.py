@@ -52,7 +52,7 @@ def evaluate(
     with folder.locked(say) as lock:
         if not folder.left():
             say(f"all attempts of {output} have a result already: nothing was left to do")
-        progress = RunProgress(len(folder.wanted()), folder.kept(), workers)
+        progress = RunProgress(len(folder.wanted()), {config.agent: folder.kept()}, workers)
         with progress, contextlib.ExitStack() as stack:
             parts = parts_of(progress.say)
             make = maker_here(parts, lock)
@@ -101,7 +101,7 @@ async def _run_all(
     async def attempt(what: Attempt) -> None:
         ident, number = what
         try:
-            await make_one(folder, known[ident], number, make, progress, ident, lambda: warm(ident))
+            await make_one(folder, known[ident], number, make, progress, warm=lambda: warm(ident))
         finally:
             warm(ident)
 
@@ -114,18 +114,25 @@ async def make_one(
     number: int,
     make: Make,
     progress: RunProgress,
-    label: str,
+    *,
+    agent: str = "",
     warm: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make an attempt, and store and show its result; `label` is its instance for people.
+    """Make an attempt, and store and show its result.
+
+    Args:
+        agent: The agent's name for people; by default the one in the run's configuration.
 
     Raises:
         EnvironmentFault: The folder cannot be written.
     """
-    listener = AttemptListener(lambda phase: progress.phase(label, number, phase), warm, progress.say)
+    agent = agent or folder.config.agent
+    listener = AttemptListener(
+        lambda phase: progress.phase(agent, instance.id, number, phase), warm, progress.say
+    )
     result, patch = await make(instance, number, folder.begin(instance.id, number), listener)
     folder.finish(result, patch)
-    progress.finished(result.model_copy(update={"instance_id": label}))
+    progress.finished(agent, result)
 
 
 async def work_off(

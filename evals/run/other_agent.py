@@ -141,6 +141,7 @@ class OtherAgent:
         variables: The variables. A value may contain `{endpoint}`.
         endpoint: The server behind the placeholder `{endpoint}`; None if nothing has the placeholder.
         files: Contents of files in the agent's home folder, by their paths there. They may contain placeholders, too.
+        seed: Value of the placeholder `{seed}` in the first attempts.
     """
 
     shares_prefix = False
@@ -153,12 +154,15 @@ class OtherAgent:
         seconds: float,
         endpoint: CountedEndpoint | None = None,
         files: Mapping[str, str] | None = None,
+        *,
+        seed: int = 1,
     ) -> None:
         self._command = tuple(command)
         self._variables = dict(variables)
         self._seconds = seconds
         self._endpoint = endpoint
         self._files = dict(files or {})
+        self._seed = seed
 
     async def work(self, given: Assignment) -> Delivery:
         """Run the command until it ends and return its diff.
@@ -176,6 +180,7 @@ class OtherAgent:
             "image": given.image,
             "output": output,
             "usage": usage,
+            "seed": self._seed + given.number - 1,
         }
         before = await asyncio.to_thread(LeftDiff, given.repo, given.folder / STORE)
         async with contextlib.AsyncExitStack() as stack:
@@ -203,6 +208,8 @@ class OtherAgent:
         if proxy is not None:
             used = _counted(proxy.usage, used)
             write_whole(given.folder / TRAFFIC, proxy.traffic.model_dump_json(indent=2).encode())
+            if proxy.lost:  # the agent could not end its work, whatever it left
+                return Delivery(status, proxy.lost, fault=Verdict.INFRA, timed_out=end.timed_out, usage=used)
         try:
             patch = await asyncio.to_thread(_diff, output, before)
         except PathEscapes as error:

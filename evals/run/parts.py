@@ -15,6 +15,7 @@ from m3agent.evals.data.instance import Instance, Task
 from m3agent.evals.data.results import AttemptRecord, AttemptUsage, Grade, OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
+from m3agent.evals.grade.image_leaks import leaks_in
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ class AttemptListener:
     """Receives notes for the user."""
 
 
+async def no_search(image: str, task: Task, code: Path) -> tuple[str, ...]:
+    """Return no leaks, without a search."""
+    return ()
+
+
 @dataclass(frozen=True)
 class AttemptParts:
     """All parts of attempts. Their functions raise the errors of the functions that `standard_parts` uses."""
@@ -93,6 +99,8 @@ class AttemptParts:
     """Time limits of the phases `environment` and `tests`, in seconds."""
     invalid: Mapping[str, str] = field(default_factory=dict)
     """Ids of instances that cannot be graded, with the reason."""
+    leaks: Callable[[str, Task, Path], Awaitable[tuple[str, ...]]] = no_search
+    """Returns what a task's image contains of the time after its base, whose checkout is the path."""
 
 
 PartsOf: TypeAlias = Callable[[Callable[[str], None]], AttemptParts]
@@ -126,4 +134,5 @@ def standard_parts(
         agent,
         seconds,
         invalid or {},
+        leaks_in,
     )

@@ -1,6 +1,7 @@
 """Show the progress of a run and of a validation: a line for each result, and what the running pieces do.
 
-On a terminal, each running piece of work has a row; in pipes and logs, a line now and then names them.
+On a terminal, a run is a table of instances and agents, and each running piece of a validation has a row. In pipes and
+logs, a line now and then names what is running.
 """
 
 from __future__ import annotations
@@ -121,9 +122,7 @@ class WorkProgress(Display):
             rows.append(Text.assemble((f"  {duration(now - began):>12}  ", "cyan"), (piece, "bold"), doing))
         if len(running) > room:
             rows.append(Text(f"  {len(running) - room} more running", "dim"))
-        for row in rows:
-            row.truncate(max(1, width - 1), overflow="ellipsis")  # some terminals wrap at the last column
-        return rows
+        return [fitted(row, width) for row in rows]
 
     def still(self, now: float) -> Sequence[Text]:
         """Return what is running, for output without rows."""
@@ -139,19 +138,29 @@ class WorkProgress(Display):
 
 
 class RunProgress(WorkProgress):
-    """Displays the progress of a run."""
+    """Displays the progress of the runs of one or more agents.
+
+    Args:
+        done: For each agent, the results that it has already.
+    """
 
     def __init__(
         self,
         total: int,
-        done: Sequence[AttemptRecord],
+        done: Mapping[str, Sequence[AttemptRecord]],
         workers: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(total, "attempt", VERDICTS, DOING, workers, clock)
-        for result in done:
-            self._counts[result.verdict] += 1
-            self._learn(result.seconds.model_dump())
+        self._agents = tuple(done)
+        self._ends: dict[str, dict[str, str]] = {}
+        """By instance and attempt, the verdict of each agent; what changed last is last."""
+        for agent, results in done.items():
+            for result in results:
+                self._counts[result.verdict] += 1
+                self._learn(result.seconds.model_dump())
+                row = self._ends.setdefault(_name(result.instance_id, result.attempt), {})
+                row[agent] = result.verdict
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -162,16 +171,43 @@ class RunProgress(WorkProgress):
             self._live.print(Text(f"{self._pieces}{at_once}{again}", "bold"))
         return self
 
-    def phase(self, instance_id: str, number: int, name: str) -> None:
-        """Record that an attempt begins a phase."""
-        self._begin(_name(instance_id, number), name)
+    def phase(self, agent: str, instance_id: str, number: int, name: str) -> None:
+        """Record that an attempt of an agent begins a phase."""
+        row = _name(instance_id, number)
+        self._ends[row] = self._ends.pop(row, {})
+        self._begin(self._piece(agent, row), name)
 
-    def finished(self, result: AttemptRecord) -> None:
-        """Record and print a finished attempt."""
+    def finished(self, agent: str, result: AttemptRecord) -> None:
+        """Record and print a finished attempt of an agent."""
         spent = result.seconds.model_dump()
         cost = f", {price(result.usage.cost)}" if result.usage.cost else ""
         detail = f"{duration(sum(spent.values()))}{cost}"
-        self._end(_name(result.instance_id, result.attempt), result.verdict, result.reason, detail, spent)
+        row = _name(result.instance_id, result.attempt)
+        self._ends[row] = {**self._ends.pop(row, {}), agent: result.verdict}
+        self._end(self._piece(agent, row), result.verdict, result.reason, detail, spent)
+
+    def _piece(self, agent: str, row: str) -> str:
+        return f"{agent}: {row}" if len(self._agents) > 1 else row
+
+    def _rows(self, width: int, height: int, now: float) -> Sequence[Text]:
+        """Return a table of the instances that changed last, with a column for each agent."""
+        running = dict(self._running)
+        room = max(1, min(MOST_ROWS, height - 4))
+        names = list(self._ends)[-room:]
+        cells = [[self._cell(agent, name, running, now) for agent in self._agents] for name in names]
+        table = columns([[Text(), *(Text(agent, "dim") for agent in self._agents)]] + [
+            [Text(name, "bold"), *row] for name, row in zip(names, cells, strict=True)
+        ])  # fmt: skip
+        return [fitted(row, width) for row in (self._head(now), *(table if names else ()))]
+
+    def _cell(
+        self, agent: str, name: str, running: Mapping[str, tuple[str, float, float]], now: float
+    ) -> Text:
+        """Return what an agent does at an instance, or the verdict of its attempt."""
+        if (piece := running.get(self._piece(agent, name))) is not None:
+            return Text(f"{self._doing[piece[0]]}, {duration(now - piece[2])}", "cyan")
+        verdict = self._ends.get(name, {}).get(agent)
+        return Text("waiting", "dim") if verdict is None else Text(verdict, VERDICTS[verdict])
 
 
 class ValidationProgress(WorkProgress):
@@ -189,6 +225,22 @@ class ValidationProgress(WorkProgress):
         outcome = "unknown" if found.machine_failed else "valid" if found.valid else "invalid"
         detail = "known already" if known else duration(found.seconds)
         self._end(found.instance_id, outcome, found.reason, detail, {} if known else found.spent)
+
+
+def columns(rows: Sequence[Sequence[Text]]) -> list[Text]:
+    """Return the lines of a table whose columns begin below one another."""
+    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
+    padded = [
+        [cell + " " * (width - cell.cell_len) for cell, width in zip(row, widths, strict=True)]
+        for row in rows
+    ]
+    return [Text("  ") + Text("  ").join(row) for row in padded]
+
+
+def fitted(row: Text, width: int) -> Text:
+    """Return a row that fits into a terminal; some terminals wrap at the last column."""
+    row.truncate(max(1, width - 1), overflow="ellipsis")
+    return row
 
 
 def _name(instance_id: str, number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -46,7 +47,9 @@ def test_the_right_model_writes_what_the_patch_writes(tmp_path: Path) -> None:
     (tmp_path / "calc.py").write_text(BASE)
     first = script_of(RIGHT, BOTH[0], "m3agent")[0]
     assert isinstance(first, Run)
-    subprocess.run(["sh", "-c", first.command.replace("python3", sys.executable)], cwd=tmp_path, check=True)
+    subprocess.run(
+        ["sh", "-c", first.command.replace("python3", shlex.quote(sys.executable))], cwd=tmp_path, check=True
+    )
     assert (tmp_path / "calc.py").read_text() == "import re\nimport sys\n\nx = 1\n\ny = 2\nz = 4\n"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import socket
 import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -12,17 +14,18 @@ from typing import Any
 import httpx2
 import pytest
 
+from m3agent.cli.eval.card import _card
 from m3agent.evals.card.config import Adapter, Budget, CardConfig, Server
 from m3agent.evals.card.model import CardReport, report_on
 from m3agent.evals.card.page import as_json, render, watched
 from m3agent.evals.card.run import agents_of, make_card, open_runs, read_card, turns
-from m3agent.evals.data.instance import Instance
+from m3agent.evals.data.instance import Instance, Task
 from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.run.counting_proxy import CountingProxy, Guard
 from m3agent.evals.run.parts import AttemptParts
 from m3agent.serving.client.prices import Prices
 from m3agent.serving.embedded.http_app import served
-from m3agent.util.errors import UsageError
+from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.evals.small import checkout, instance, no_image, write_programs
 from tests.servers.misbehaving import MisbehavingServer, Reply, Stream, delta, finish
 
@@ -51,6 +54,8 @@ if kind == "right":
 elif kind == "wrong":
     ask("mended it", {"role": "assistant", "content": "x"}, "go on")
     open("note.txt", "w").write(os.environ.get("HOME") + open(os.environ["HOME"] + "/conf").read())
+elif kind == "sometimes" and os.path.exists("adder.py") and open(os.environ["HOME"] + "/conf").read() == "m 1":
+    open("adder.py", "w").write("def add(a, b):\\n    return a + b\\n")
 elif kind == "greedy":
     codes = [ask("mend it", tools=tools) for _ in range(4)]
     print(codes, file=sys.stderr)
@@ -76,7 +81,7 @@ def adapter(folder: Path, kind: str) -> Adapter:
     script = folder / "agent.py"
     script.write_text(AGENT)
     command = (sys.executable, str(script), "{issue}", kind, "{endpoint}", "{key}", "{model}")
-    return Adapter(name=kind, command=command, files={"conf": "{model}"})
+    return Adapter(name=kind, command=command, files={"conf": "{model} {seed}"})
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -97,15 +102,23 @@ class Made:
             agents=tuple(adapter(folder, kind) for kind in kinds),
         )
         self.adapters = [agent for agent in self.config.agents if isinstance(agent, Adapter)]
+        self.invalid: dict[str, str] = {}
+        self.flaky: dict[str, tuple[str, ...]] = {}
+        self.leaks: tuple[str, ...] = ()
         self.agents = agents_of(self.adapters, self.config, Prices(prompt=1.0, completion=1.0), KEY)
 
     def make(self) -> CardReport:
-        folders = open_runs(self.output, self.config, self.adapters, self.instances, "digest")
+        folders = open_runs(self.output, self.config, self.adapters, self.instances, "digest", self.flaky)
         make_card(folders, self.instances, self._parts, print, run, 2)
         return report_on(folders)
 
     def _parts(self, name: str, say: Any) -> AttemptParts:
-        return AttemptParts(checkout, no_image, grade, self.agents[name], {"environment": 60, "tests": 60})
+        async def search(image: str, task: Task, code: Path) -> tuple[str, ...]:
+            assert (code / f"{task.instance_id}.py").exists()
+            return self.leaks
+
+        limits = {"environment": 60.0, "tests": 60.0}
+        return AttemptParts(checkout, no_image, grade, self.agents[name], limits, self.invalid, search)
 
 
 def test_every_figure_is_what_the_agents_did(tmp_path: Path, server: MisbehavingServer) -> None:
@@ -134,6 +147,29 @@ def test_every_figure_is_what_the_agents_did(tmp_path: Path, server: Misbehaving
     assert report_on(folders) == card
 
 
+def test_the_page_names_what_a_validation_left_out(tmp_path: Path, server: MisbehavingServer) -> None:
+    made = Made(tmp_path, server, ["right", "wrong"])
+    made.invalid = {"adder": "1 of the tests to fix are flaky, such as test_adder.py::test_add"}
+    made.flaky = {"largest": ("test_largest.py::test_sometimes",), "another": ("test",)}
+    made.make()
+    card = _card(made.output)
+    assert [agent.report.score.resolved for agent in card.agents] == [1, 0]
+    assert [agent.blame for agent in card.agents] == [{}, {"agent": 1}]
+    assert (card.left_out, list(card.flaky)) == (made.invalid, ["largest"])
+    page = render(card)
+    assert "1 instance of 2 cannot be graded" in page
+    assert made.invalid["adder"] in page
+    assert "without 1 flaky test: test_largest.py::test_sometimes" in page
+
+
+def test_the_page_names_the_leaks_of_an_image(tmp_path: Path, server: MisbehavingServer) -> None:
+    made = Made(tmp_path, server, ["idle"])
+    made.leaks = ("/testbed/.git: later commits <b>",)
+    card = made.make()
+    assert (card.agents[0].leaks, card.leaks) == (2, dict.fromkeys(["adder", "largest"], made.leaks))
+    assert render(card).count("/testbed/.git: later commits &lt;b&gt;") == 2
+
+
 def test_a_budget_ends_an_attempt_for_each_agent_alike(tmp_path: Path, server: MisbehavingServer) -> None:
     card = Made(tmp_path, server, ["greedy"], tokens=300).make()
     [greedy] = card.agents
@@ -147,6 +183,25 @@ def test_a_model_that_never_answers_is_to_blame(tmp_path: Path, server: Misbehav
     assert (idle.blame, idle.traffic["failed"]) == ({"model": 2}, 2)
 
 
+def test_a_server_that_dies_costs_no_agent_an_attempt(tmp_path: Path, server: MisbehavingServer) -> None:
+    made = Made(tmp_path, server, ["right"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        gone = Server(endpoint=f"http://127.0.0.1:{free.getsockname()[1]}/v1", model="m")
+    alive = made.agents
+    made.agents = agents_of(made.adapters, made.config.model_copy(update={"server": gone}), None, KEY)
+    card = made.make()
+    [right] = card.agents
+    assert {attempt.verdict for attempt in right.attempts} == {Verdict.INFRA}
+    assert "the model server does not answer" in right.attempts[0].reason
+    assert (card.missing, right.blame) == (2, {"model": 2})
+    made.agents = alive
+    card = made.make()
+    [right] = card.agents
+    assert (card.missing, right.report.score.resolved) == (0, 2)
+    assert (right.traffic["requests"], right.traffic["failed"]) == (4, 0)
+
+
 def test_a_card_that_stopped_goes_on_and_counts_nothing_twice(
     tmp_path: Path, server: MisbehavingServer
 ) -> None:
@@ -157,6 +212,52 @@ def test_a_card_that_stopped_goes_on_and_counts_nothing_twice(
     again = made.make()
     assert len(server.requests) == before + 2
     assert [agent.traffic for agent in again.agents] == [agent.traffic for agent in whole.agents]
+
+
+def test_a_card_that_cannot_be_written_says_so(tmp_path: Path, server: MisbehavingServer) -> None:
+    made = Made(tmp_path, server, ["idle"])
+    (made.output / "card.json").mkdir(parents=True)
+    with pytest.raises(EnvironmentFault, match=r"card\.json cannot be written \(.*make room"):
+        made.make()
+
+
+def test_a_card_with_another_file_of_an_agent_is_another_card(
+    tmp_path: Path, server: MisbehavingServer
+) -> None:
+    made = Made(tmp_path, server, ["idle"])
+    made.make()
+    made.adapters = [made.adapters[0].model_copy(update={"files": {"conf": "other"}})]
+    with pytest.raises(UsageError, match="settings: files and variables"):
+        made.make()
+
+
+def test_each_attempt_has_a_seed_of_its_own(tmp_path: Path, server: MisbehavingServer) -> None:
+    made = Made(tmp_path, server, ["wrong"])
+    seeded = made.adapters[0].model_copy(update={"files": {"conf": "seed {seed}"}})
+    made.config = made.config.model_copy(update={"attempts": 2, "seed": 7})
+    made.agents = agents_of([seeded], made.config, None, KEY)
+    made.make()
+    notes = [(made.output / f"runs/wrong/attempts/adder/{n}/patch.diff").read_text() for n in (1, 2)]
+    assert ["seed 7" in notes[0], "seed 8" in notes[1]] == [True, True]
+
+
+@pytest.mark.slow  # quick: test_every_figure_is_what_the_agents_did
+def test_the_figures_of_several_attempts_are_those_worked_out_by_hand(
+    tmp_path: Path, server: MisbehavingServer
+) -> None:
+    made = Made(tmp_path, server, ["right", "sometimes"])
+    made.config = made.config.model_copy(update={"attempts": 2})
+    card = made.make()
+    # rates by instance: 1 and 1; 1/2 and 0. Each instance is a repository here
+    right, sometimes = card.agents
+    assert [right.report.score.resolved, sometimes.report.score.resolved] == [4, 1]
+    page = render(card)
+    # Wilson's interval of 1/4 with n = 2: (0.25 + z²/4 ± z √(0.1875/2 + z²/16)) / (1 + z²/2)
+    assert "2.7% to 80.2%" in page
+    # differences 1/2 and 1: mean 3/4, error 1/4, t = 3 with 1 degree of freedom, p = 1 - 2 atan(3) / π
+    [pair] = card.pairs
+    assert pair.paired is not None and pair.paired.p == pytest.approx(1 - 2 * math.atan(3) / math.pi)
+    assert "+75.0 points" in page and "-100.0 to +100.0" in page and "p = 0.2<" in page
 
 
 def test_the_first_agent_changes_from_instance_to_instance(tmp_path: Path, server: MisbehavingServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,10 @@ def test_nothing_secret_of_a_configuration_is_kept(tmp_path: Path) -> None:
     kept = config.kept().model_dump_json()
     assert "secret" in config.model_dump_json() and "secret" not in kept
     assert '"{key}"' in kept and "127.0.0.1:8000/v1" in kept
+    [agent] = config.agents
+    assert isinstance(agent, Adapter)
+    assert agent.kept().files == {"rc": f"(not kept), sha256 {sha256(b'token: secret-3').hexdigest()}"}
+    assert agent.model_copy(update={"public": True}).kept().files == {"rc": "token: secret-3"}
 
 
 @pytest.mark.parametrize("path", ["/etc/x", "../x", "a/../../x"])

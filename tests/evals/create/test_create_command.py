@@ -171,6 +171,7 @@ def test_interrupted_folder_can_be_continued(repo: Repo, tmp_path: Path) -> None
     assert len(tried(out)) == 3
 
 
+@pytest.mark.slow
 def test_candidates_are_listed_with_the_likeliest_fix_first(repo: Repo) -> None:
     done = create(repo.folder, "--dry-run")
     assert done.returncode == 0 and done.stdout.splitlines()[0].split() == [
@@ -193,6 +194,7 @@ def test_candidates_are_listed_with_the_likeliest_fix_first(repo: Repo) -> None:
     assert done.stderr == f"m3agent: {NO_CANDIDATE}\n"
 
 
+@pytest.mark.slow  # quick: tests/evals/create/test_create_mine.py
 def test_a_history_without_python_has_no_candidate(tmp_path: Path) -> None:
     repo = Repo(tmp_path / "site")
     repo.commit({"index.html": "a\n"})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.evals.data.instance import DataError, Instance
+from m3agent.evals.data.instance import DataError, Instance, OwnRules
 from m3agent.evals.data.load import load
 from m3agent.evals.environments.recipe import prebuilt_layer
 from tests.evals.data_rows import GOLD, TESTS, a_row, write_rows
@@ -73,6 +73,14 @@ def test_swe_bench_live(tmp_path: Path) -> None:
     assert instance.task.environment.image == LIVE["docker_image"]
     assert instance.task.environment.folder == "/testbed"
     assert "cargo" not in instance.task.model_dump_json()
+
+
+def test_swe_bench_live_in_python(tmp_path: Path) -> None:
+    row = {"pull_number": "744", "test_cmds": ["pytest -rA"], "log_parser": "pytest", "environment": ...}
+    instance = read(tmp_path, a_row(**row))
+    assert instance.task.environment.image == "starryzhang/sweb.eval.x86_64.someone_1776_calc-1"
+    rules = instance.answer.rules
+    assert isinstance(rules, OwnRules) and "its log_parser is not a program" in rules.unusable
 
 
 def test_swe_bench_pro(tmp_path: Path) -> None:

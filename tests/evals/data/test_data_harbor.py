@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from m3agent.evals.data.instance import DataError, RewardRules
 from m3agent.evals.data.load import digest, load
-from tests.evals.harbor_task import TOML, write_task
+from tests.evals.harbor_task import TOML, write_deep_swe, write_task
 
 SEPARATE = """\
 [verifier]
@@ -36,6 +37,52 @@ def test_a_task(tmp_path: Path) -> None:
     assert isinstance(rules, RewardRules)
     assert (rules.separate, rules.artifacts, rules.of_tests) == (True, ("/app/out",), {"SEED": "1"})
     assert rules.collect == ("tar -cf /logs/artifacts/x.tar .",)
+
+
+def test_a_task_of_deep_swe_commits_the_work_before_it_is_collected(tmp_path: Path) -> None:
+    [instance] = load(str(write_deep_swe(tmp_path / "calc-1", "calc:1")))
+    rules = instance.answer.rules
+    assert isinstance(rules, RewardRules)
+    assert instance.task.repo == "someone/calc"
+    assert (rules.separate, rules.artifacts) == (True, ("/logs/artifacts/model.patch",))
+    commit, collect = rules.collect
+    assert "commit" in commit and collect.startswith("git diff --binary")
+
+
+TERMINAL_BENCH = """\
+version = "1.0"
+[metadata]
+author_name = "someone"
+difficulty = "easy"
+category = "programming"
+tags = ["trivial"]
+[verifier]
+timeout_sec = 120.0
+[agent]
+timeout_sec = 120.0
+[environment]
+build_timeout_sec = 600.0
+docker_image = "calc:1"
+cpus = 1
+memory_mb = 2048
+storage_mb = 10240
+"""
+"""The form of Terminal-Bench 2, as Harbor's documentation has it; the working folder is the Dockerfile's."""
+
+
+def test_a_task_of_terminal_bench(tmp_path: Path) -> None:
+    dockerfile = {"environment/Dockerfile": "FROM calc:1\nWORKDIR /app\n"}
+    [instance] = load(str(write_task(tmp_path / "calc-1", TERMINAL_BENCH, **dockerfile)))
+    assert (instance.task.source.location, instance.task.source.ref) == ("calc:1", "/app")
+    assert instance.answer.timeout == 120.0
+
+
+def test_an_older_task_of_deep_swe_collects_by_a_script(tmp_path: Path) -> None:
+    script = "#!/bin/bash\ngit diff --binary 7cef35b HEAD > /logs/artifacts/model.patch\n"
+    [instance] = load(str(write_task(tmp_path / "calc-1", **{"pre_artifacts.sh": script})))
+    rules = instance.answer.rules
+    assert isinstance(rules, RewardRules)
+    assert rules.collect[1:] == (f"bash -c {shlex.quote(script)}",)
 
 
 def test_a_folder_of_tasks(tmp_path: Path) -> None:
@@ -76,6 +123,9 @@ def test_the_digest_is_that_of_the_content_and_not_of_the_place(tmp_path: Path) 
         (TOML, {"environment/docker-compose.yaml": ""}, "it needs several containers"),
         (TOML, {"tests/Dockerfile": ""}, "an image of its own for the tests"),
         (TOML + "[verifier.environment]\n", {}, "an image of its own for the tests"),
+        (TOML, {"tests/Dockerfile": "FROM calc:2\nCOPY test.sh /tests/test.sh\n"}, "an image of its own"),
+        (TOML, {"tests/Dockerfile": "FROM calc:1\nRUN pip install x\n"}, "an image of its own"),
+        (TOML, {"tests/Dockerfile": "FROM calc:1\nRUN chmod +x /tests/a && make\n"}, "an image of its own"),
         (TOML + '[verifier]\nuser = "agent"\n', {}, "a user of its own for the tests"),
         (TOML + 'env = { KEY = "${KEY}" }\n', {}, "KEY takes its value from the machine of the run"),
         (TOML + SEPARATE + 'service = "db"\n', {}, "an entry has service"),

@@ -36,7 +36,7 @@ from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.declared.preparation import SuiteNeeds
-from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.sandbox.errors import EngineFailed, EnvironmentBuildFailed, SandboxDied
 from m3agent.sandbox.images.debian import BaseImage, just_built
 from m3agent.sandbox.store.workspace import Workspace
 from tests.evals.bases import needs_base, needs_docker
@@ -73,6 +73,19 @@ def test_a_prebuilt_image_keeps_its_toolchains() -> None:
     path = prebuilt_layer("/usr/local/go/bin:/usr/bin").env["PATH"].split(":")
     assert path[:2] == ["/opt/miniconda3/envs/testbed/bin", "/opt/miniconda3/bin"]
     assert path[-1] == "/usr/local/go/bin" and path.count("/usr/bin") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(EngineFailed, SandboxDied), (EnvironmentBuildFailed, EnvironmentBuildFailed)]
+)
+async def test_an_engine_that_fails_does_not_make_an_instance_invalid(
+    error: type[Exception], kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments_module, "connect", MagicMock)
+    monkeypatch.setattr(environments_module, "base_image", MagicMock(side_effect=error("it")))
+    with pytest.raises(kind, match=r"^it$") as caught:
+        await Environments(tmp_path / "state", print).image(task(python="3.11"))
+    assert type(caught.value) is kind
 
 
 MODULE = {"go.mod": "module a\n", "add_test.go": "package a\n"}

@@ -36,6 +36,7 @@ async def test_the_reference_patch_resolves_it_and_an_empty_patch_does_not(tmp_p
     assert set(harmless.fail_to_pass.failed) == set(TO_FIX) and harmless.pass_to_pass.passed == 1
 
 
+@pytest.mark.slow  # quick: test_the_reference_patch_resolves_it_and_an_empty_patch_does_not
 async def test_what_a_run_without_a_patch_shows_is_known_to_later_evaluations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from tests.evals.calc_instance import small_instance
 from tests.evals.data.test_data_harbor import SEPARATE
 from tests.evals.export.test_eval_export import IMAGE
 from tests.evals.grade.test_validate import OneImage
-from tests.evals.harbor_task import FAULTY, TOML, write_task
+from tests.evals.harbor_task import FAULTY, TOML, write_deep_swe, write_task
 
 JSON, TEXT = REWARDS
 
@@ -144,7 +144,12 @@ async def test_exported_tasks_and_those_with_a_dockerfile_are_valid(tmp_path: Pa
     files = {"environment/Dockerfile": dockerfile, "environment/calc.py": FAULTY}
     toml = 'version = "1.0"\nartifacts = ["/app", "/none"]\n[verifier]\nenvironment_mode = "separate"\n'
     write_task(tasks / "built", toml, **files)
+    write_deep_swe(tasks / "deep", image)
     found = [await validate(each, environments, grader, runs=1) for each in load(str(tasks))]
-    assert [one.valid for one in found] == [True, True], found
+    assert [one.valid for one in found] == [True, True, True], found
+    [deep] = load(str(tasks / "deep"))
+    patch = "--- a/calc.py\n+++ b/calc.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n"
+    # what an agent changed counts although it did not commit
+    assert (await official_grade(deep, patch.encode(), image, tmp_path)).resolved
     checkout(load(str(tasks / "built"))[0].task, tmp_path / "code")
     assert sorted(path.name for path in (tmp_path / "code").iterdir()) == [".git", ".gitignore", "calc.py"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import sys
@@ -23,7 +24,7 @@ from m3agent.serving.client.prices import Prices
 from m3agent.util.errors import UsageError
 from tests.command_line import run
 from tests.evals.small import checkout, instance, write_programs
-from tests.servers.misbehaving import MisbehavingServer, Reply, Stall, Stream, delta, finish, usage
+from tests.servers.misbehaving import Cut, MisbehavingServer, Reply, Stall, Stream, delta, finish, usage
 
 pytestmark = pytest.mark.integration
 
@@ -216,6 +217,19 @@ async def test_a_server_that_is_gone_is_an_error_for_the_agent(server: Misbehavi
         got = await http.post(f"{address}/chat/completions", json={})
     assert got.status_code == 502 and "the model server does not answer" in got.text
     assert proxy.usage.turns == 0
+    assert proxy.lost == "the model server does not answer: ConnectError"
+
+
+async def test_a_server_that_dies_in_a_stream_is_lost_until_it_answers(server: MisbehavingServer) -> None:
+    server.answers = [Stream([delta(content="x"), Cut()]), Stream([delta(content="x"), finish("stop")])]
+    proxy = CountingProxy(server.url, None)
+    lost: list[str] = []
+    async with proxy.opened() as address, httpx2.AsyncClient() as http:
+        for _ in range(2):
+            with contextlib.suppress(httpx2.HTTPError):
+                await http.post(f"{address}/chat/completions", json={"stream": True})
+            lost.append(proxy.lost)
+    assert lost == ["the model server does not answer: RemoteProtocolError", ""]
 
 
 AGENT = """

@@ -125,8 +125,8 @@ def test_there_is_no_score_as_long_as_one_attempt_has_no_result(programs: Path, 
 
 def waiting_agent(tmp_path: Path) -> str:
     """Return an agent that fixes. At `largest`, if no file `go` exists, it writes its process id to `pid` and waits."""
-    script = (
-        f"if [ -f largest.py ] && ! [ -f {tmp_path}/go ]; then echo $$ > {tmp_path}/pid; sleep 600; fi; "
+    script = (  # `exec`: a shell that has just forked loses an interruption, and then ends after a minute only
+        f"if [ -f largest.py ] && ! [ -f {tmp_path}/go ]; then echo $$ > {tmp_path}/pid; exec sleep 600; fi; "
         'sed -i "s/a - b/a + b/; s/v < best/v > best/" *.py'
     )
     (tmp_path / "agent.sh").write_text(script)
