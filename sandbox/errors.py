@@ -50,3 +50,10 @@ class FileProblem(SandboxError):
 
 class EnvironmentBuildFailed(SandboxError):
     """An environment could not be built; the sentence says why and where the log is."""
+
+
+class EngineFailed(EnvironmentBuildFailed):
+    """The engine failed during a build: it stopped answering, its disk is full, or something removed what it works on.
+
+    What was to be built is not to blame; the same build may succeed later.
+    """

@@ -129,19 +129,25 @@ def _place(hunk: Hunk, lines: list[str], places: list[int], shift: int, what: st
     if len(places) == 1:
         return places[0]
     if hunk.anchor:
-        anchors = [n for n, line in enumerate(lines) if line.strip() == hunk.anchor.strip()]
-        if len(anchors) != 1:
-            where = ", ".join(str(n + 1) for n in anchors) or "none"
-            raise BadPatch(
-                f"the anchor of {what} must be one line of the file, and is these: {where}; give another one"
-            )
-        behind = [place for place in places if place > anchors[0]]
-        if behind:
-            return behind[0]
+        anchor = _anchor(hunk.anchor.strip(), lines, what)
+        behind = next((place for place in places if place > anchor), None)
+        if behind is not None:
+            return behind
     elif not hunk.old and hunk.line is None:
         return len(lines)  # lines without a place are added at the end
     where = ", ".join(str(place + 1) for place in places[:LISTED])
     raise BadPatch(f"the old lines of {what} are there more than once (lines {where}): add lines around them")
+
+
+def _anchor(text: str, lines: list[str], what: str) -> int:
+    """Return the index of the only line with this text."""
+    anchors = [n for n, line in enumerate(lines) if line.strip() == text]
+    if len(anchors) != 1:
+        where = ", ".join(str(n + 1) for n in anchors) or "none"
+        raise BadPatch(
+            f"the anchor of {what} must be one line of the file, and is these: {where}; give another one"
+        )
+    return anchors[0]
 
 
 def _sections(lines: list[str]) -> list[FileChange]:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from m3agent.tools.execution_map import ExecutionMap
@@ -115,6 +116,8 @@ _FRAME = re.compile(
 """A line of the stack in the languages that print it below the error: JavaScript, Java, Ruby, Rust."""
 _PLACE = re.compile(r"(?:file://)?[^\s:]+\.\w+:\d+(?::\d+)?:?$")
 """A line that is only the place of an error, as Node prints it above the error."""
+_UNPARSED = re.compile(r'File "(?:/ws/)?(?P<path>.+)", line (?P<line>\d+)')
+"""The first line of an error about the syntax of a Python file, of which only the last line says what is wrong."""
 _CAPTION = re.compile(
     r"(?:=+|-+|no tests ran in [\d.]+s?)\b.*|[=-]+.*[=-]+|\d* ?(?:failed|errors?|warnings?) in [\d.]+s"
 )
@@ -148,13 +151,13 @@ def exception_line(text: str) -> str:
     error, or the first one. Of other output, it is the last line.
     """
     lines = _lines_of(text)
-    at = max((number for number, line in enumerate(lines) if line.startswith("E ")), default=-1)
-    while at > 0 and lines[at - 1].startswith("E "):
-        at -= 1
-    if at >= 0:
-        return _with_value(
-            [line.removeprefix("E ").strip() for line in lines[at:] if line.startswith("E ")], 0
-        )
+    groups = [
+        list(group) for is_error, group in groupby(lines, lambda line: line.startswith("E ")) if is_error
+    ]
+    if groups:
+        error = [line.removeprefix("E ").strip() for line in groups[-1]]
+        place = _UNPARSED.fullmatch(error[0])
+        return f"{error[-1]} ({place['path']}, line {place['line']})" if place else _with_value(error, 0)
     message = [line for line in lines if not _FRAME.match(line) and not _PLACE.match(line)]
     if len(message) == len(lines) or not message:
         return lines[-1] if lines else ""

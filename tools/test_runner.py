@@ -228,6 +228,8 @@ async def _without_result(
     context: CallContext, targets: Targets, arguments: TestRunnerArguments, report: TestReport
 ) -> list[str]:
     """Return lines about the targets of several that no result belongs to, because they name nothing."""
+    if len(targets.paths) < 2:
+        return []
     ids = [*map(without_suite, report.ids)]
     collected = report.complete and (report.ran > 0 or report.exit == NO_TESTS) and not report.not_run
     selects = collected and not targets.keyword and arguments.framework != UNITTEST
@@ -283,6 +285,13 @@ async def _results(
     return titled or report, notes
 
 
+async def _near(context: CallContext, targets: Targets, report: TestReport) -> list[str]:
+    """Return what the call may mean if its tests were not found."""
+    if report.ran and not any(NOT_FOUND in ident for ident in report.errored):
+        return []
+    return [line for path in targets.paths for line in await suggest(context.sandbox, path)]
+
+
 async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResult:
     """Run the tests. Failing tests are a normal result of the tool."""
     try:
@@ -295,23 +304,21 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
     suites = await _suites(context.sandbox)
     if arguments.framework not in ("", *PYTHON_FRAMEWORKS):
         names = sorted({suite.runner for suite in suites})
-        if arguments.framework not in names:
+        suites = [suite for suite in suites if suite.runner == arguments.framework]
+        if not suites:
             return refusal(
                 f"test_runner: this repository has no tests of '{arguments.framework}': leave framework out, or give "
                 f"one of {', '.join(names)}"
             )
-        suites = [suite for suite in suites if suite.runner == arguments.framework]
     known = await _known(context, targets, arguments)
     if known is not None:
         shown = [*_red_tests(known, arguments, {}, targets), *_silence(known, known.output), KNOWN]
         return _result(known, shown, None)
     report, notes = await _results(context, suites, targets, arguments)
     unnamed, near = list[str](), list[str]()
-    if not report.timed_out and len(targets.paths) > 1:
+    if not report.timed_out:
         unnamed = await _without_result(context, targets, arguments, report)
-    is_unclear = not report.ran or any(NOT_FOUND in ident for ident in report.errored)
-    if is_unclear and not unnamed and not report.timed_out:
-        near = [line for path in targets.paths for line in await suggest(context.sandbox, path)]
+        near = [] if unnamed else await _near(context, targets, report)
     shown = _red_tests(report, arguments, await _marks(context, report), targets)
     shown += _silence(report, "" if unnamed else report.output)
     shown += map(_one_line, unnamed + near)

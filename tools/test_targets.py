@@ -6,7 +6,7 @@ import ast
 import difflib
 import posixpath
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -18,11 +18,15 @@ MOST = 5
 ALIKE = 0.6  # least similarity of two names, from 0 to 1
 
 
+def folders_of(files: Iterable[str]) -> set[str]:
+    """Return the folders of files, with `.` for the work tree itself."""
+    return {str(folder) for file in files for folder in PurePosixPath(file).parents}
+
+
 def near_paths(path: str, files: Collection[str]) -> list[str]:
     """Return test files, and folders with such files, whose names are like a path; best first."""
     tests = [file for file in files if file.endswith(".py") and "test" in file.lower()]
-    folders = {str(folder) for file in tests for folder in PurePosixPath(file).parents} - {"."}
-    candidates = tests if path.endswith(".py") else [*folders, *tests]
+    candidates = tests if path.endswith(".py") else [*(folders_of(tests) - {"."}), *tests]
     wanted = PurePosixPath(path).name
     return best_names(wanted, path, {file: PurePosixPath(file).name for file in candidates if file != path})
 
@@ -134,11 +138,10 @@ def targets_in(text: str, files: Collection[str]) -> Targets:
     Raises:
         BadTargets: There is another option than `-k`.
     """
-    folders = {str(folder) for file in files for folder in PurePosixPath(file).parents}
+    places = folders_of(files).union(files)
 
     def is_path(word: str) -> bool:
-        path = posixpath.normpath(word.partition("::")[0])
-        return path in files or path in folders
+        return posixpath.normpath(word.partition("::")[0]) in places
 
     if text and is_path(text) and "::" not in text:
         return Targets((text,))
@@ -149,14 +152,12 @@ def targets_in(text: str, files: Collection[str]) -> Targets:
             keyword.append(word.partition("=")[2])
         elif _SHOWN.match(word):
             in_keyword = False
-        elif is_path(word) or (_FILE.match(word) and not in_keyword):
-            in_keyword = False
-            paths.append(word)
-        elif in_keyword:
+        elif in_keyword and not is_path(word):
             keyword.append(word)
-        elif paths and "::" in paths[-1]:
+        elif paths and "::" in paths[-1] and not (_FILE.match(word) or is_path(word)):
             paths[-1] += f" {word}"
         else:
+            in_keyword = False
             paths.append(word)
     return Targets(tuple(paths) or (".",), " ".join(filter(None, keyword)).strip("'\" "))
 

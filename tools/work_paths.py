@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterator
-from pathlib import PurePosixPath
 
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.workspace import inside_git
 from m3agent.tools.base import visible
-from m3agent.tools.test_targets import best_names
+from m3agent.tools.test_targets import best_names, folders_of
 
 OTHER_ROOTS = ("/workspace", "/testbed", "/repo", "/app", "/project", "/mnt/repo")
 """Where other sandboxes have the work tree."""
@@ -57,7 +56,7 @@ def meant_path(path: str, root: str, files: Collection[str]) -> str:
 
 
 def _meanings(path: str, files: Collection[str]) -> Iterator[str]:
-    folders = {""} | {str(folder) for file in files for folder in PurePosixPath(file).parents} - {"."}
+    folders = {""} | folders_of(files) - {"."}
     tails = [
         f"{path}/".removeprefix(f"{root}/").rstrip("/")
         for root in OTHER_ROOTS

@@ -245,15 +245,19 @@ def our_labels() -> dict[str, str]:
 def describe_process(pid: int) -> str | None:
     """Return a text that identifies a process; None if the process cannot be found.
 
-    The text holds boot id, pid namespace, pid and start time, so a later process with the same pid differs.
+    The text holds boot id, namespaces, pid and start time, so a later process with the same pid differs. Beside the
+    namespace of process ids stands that of clocks, because the kernel shifts start times by its offset.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
-        namespace = Path("/proc/self/ns/pid").readlink()
+        pids = Path("/proc/self/ns/pid").readlink()
     except OSError:
         return None
+    clocks = ""
+    with contextlib.suppress(OSError):  # before Linux 5.6 there are no time namespaces
+        clocks = f",{Path('/proc/self/ns/time').readlink()}"
     started = _start_time(pid)
-    return f"{boot} {namespace} {pid} {started}" if started is not None else None
+    return f"{boot} {pids}{clocks} {pid} {started}" if started is not None else None
 
 
 def _start_time(pid: int) -> str | None:

@@ -69,7 +69,12 @@ BASE_MESSAGE = (
 
 KEEP = 32 << 10  # bytes kept of the head, and of the tail, of each output stream
 GRACE = 1.0  # seconds between SIGTERM and SIGKILL after a command's timeout
-SLACK = 5.0  # seconds that the supervisor may be late before the host kills the whole sandbox
+SLACK = 30.0
+"""Seconds that the supervisor may be late before the host kills the whole sandbox.
+
+Far above what it allows itself to end a fork bomb (`SETTLE` several times over), because hundreds of busy processes
+leave it little time on a loaded machine. If it dies, the host sees that at once.
+"""
 PUT_BATCH = 1 << 20  # bytes of files sent in one frame; more only if a single file is larger
 PUT_AHEAD = 8  # number of such frames sent before the first is answered
 PUT_TIMEOUT = 120.0  # seconds for writing the files of one frame
@@ -589,7 +594,8 @@ class Sandbox:
         new = [path for path in wanted if path not in tracked]
         if len(new) > MOST_FILES:
             self.left_out[f"{len(new) - MOST_FILES} new files"] = f"more than {MOST_FILES} new files"
-            wanted = [path for path in wanted if path in tracked or path in set(sorted(new)[:MOST_FILES])]
+            first = set(sorted(new)[:MOST_FILES])
+            wanted = [path for path in wanted if path in tracked or path in first]
         changed = []
         for path in wanted:
             mode, sha = found[path]

@@ -16,17 +16,18 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.backends.pytest_bundle import DISTRIBUTIONS
 from m3agent.sandbox.declared.accepted_pythons import minor_of, pythons_in, read_ci_pythons
-from m3agent.sandbox.declared.commands import read_bounds, read_named, read_nox
+from m3agent.sandbox.declared.commands import read_bounds, read_installs, read_named, read_nox
 from m3agent.sandbox.declared.in_tree import read_in_tree, read_project
 from m3agent.sandbox.declared.poetry import NotSimple, specifier
 from m3agent.sandbox.declared.requirements import read_requirements, requirements_files
-from m3agent.sandbox.declared.setup_files import read_tox
 from m3agent.sandbox.declared.testing import (
     PLAIN_FOLDER,
     read_django,
     read_import_folders,
+    read_imported,
     read_test_options,
 )
+from m3agent.sandbox.declared.tox import read_tox
 from m3agent.sandbox.declared.types import (
     TEST_GROUPS,
     DeclaredProject,
@@ -88,9 +89,11 @@ def read_declared(files: Files) -> Declared:
     in_tree = read_in_tree(files)
     found = _scan(files, ScanResult(named=read_named(files), in_tree=in_tree))
     read_nox(files, found)
-    _add_members(files, found, in_tree.folders)
+    _add_members(files, found, in_tree.folders, own_extras=True)
+    read_installs(files, found)
+    read_imported(files, found)
     sure = _scan(files, ScanResult(groups=TEST_GROUPS, in_tree=in_tree))
-    _add_members(files, sure, ())
+    _add_members(files, sure, (), own_extras=False)
     django_settings = read_django(files, found)
     if found.requirements:
         read_locks(files, found)
@@ -181,27 +184,33 @@ def with_named(declared: Declared, requirements: Sequence[str]) -> Declared:
 def _scan(files: Files, found: ScanResult) -> ScanResult:
     """Add what the files declare, besides what only nox names."""
     read_project(files, found)
-    for path in requirements_files(files):
+    for path in requirements_files(files, found.groups):
         read_requirements(files, path, found)
     read_tox(files, found)
     return found
 
 
-def _add_members(files: Files, found: ScanResult, names: Iterable[str]) -> None:
-    """Add what the repository's own packages declare: those with these names, and those that are required."""
+def _add_members(files: Files, found: ScanResult, names: Iterable[str], *, own_extras: bool) -> None:
+    """Add what the repository's own packages declare: those with these names, and those that are required.
+
+    The project itself is read already. With `own_extras`, its extras are added that anything asks for, such as a group
+    (`own[extra]`).
+    """
     done = set[tuple[str, frozenset[str]]]()
     todo = [*names, *found.asked]
     while todo:
         name = todo.pop()
         folder, extras = found.in_tree.folders[name], frozenset(found.asked.get(name, ()))
-        if not folder or (folder, extras) in done:
+        if (folder, extras) in done or not (folder or (own_extras and extras)):
             continue
         done.add((folder, extras))
-        inner = ScanResult(
-            named=found.named | extras, groups=found.groups, in_tree=found.in_tree, asked=found.asked
-        )
-        read_project(files.below(folder), inner)
-        found.take(inner, folder)
+        named = found.named | extras
+        if folder:
+            inner = ScanResult(named=named, groups=found.groups, in_tree=found.in_tree, asked=found.asked)
+            read_project(files.below(folder), inner)
+            found.take(inner, folder)
+        else:
+            read_project(files, replace(found, named=named))
         todo += found.asked
 
 
@@ -231,7 +240,7 @@ def read_locks(files: Files, found: ScanResult) -> None:
         ends = {version: f" ; {_marker(package, name)}" for version, package in versions.items()}
         if len(versions) == 1:
             ends = dict.fromkeys(versions, "")
-        elif " ; " in ends.values():
+        elif " ; " in ends.values() or lock.get("conflicts"):  # no marker tells uv's exclusive groups apart
             found.notice(name, f"{package_name} is locked at several versions: no version is fixed")
             continue
         for version, end in ends.items():

@@ -14,7 +14,8 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.pyproject import read_pyproject
 from m3agent.sandbox.declared.requirements import logical_lines, named_folder, requirements_files
-from m3agent.sandbox.declared.setup_files import CFG, PY, TOX, read_setup_cfg, read_setup_py
+from m3agent.sandbox.declared.setup_files import CFG, PY, read_setup_cfg, read_setup_py
+from m3agent.sandbox.declared.tox import TOX
 from m3agent.sandbox.declared.types import PYPROJECT, Files, InTree, ScanResult, texts_at, values_at
 from m3agent.util.json_value import mapping
 from m3agent.util.member_patterns import is_member

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.poetry import read_poetry
@@ -14,6 +14,8 @@ from m3agent.util.json_value import mapping, strings
 
 HATCH_ENVIRONMENTS = {"default", "hatch-test"}
 UNKNOWN_VERSION = "0+unknown"
+OWN_VERSION = re.compile(r"\s*[=~><]=\s*\{\{.*\}\}")
+"""A bound with a version that the build inserts, as in `own-core=={{ version }}`."""
 
 
 def read_pyproject(files: Files, found: ScanResult) -> None:
@@ -26,10 +28,17 @@ def read_pyproject(files: Files, found: ScanResult) -> None:
     for line in texts_at(whole, "project.dependencies", "tool.uv.dev-dependencies"):
         found.require(line, PYPROJECT)
     _extras(mapping(project, "optional-dependencies"), found)
+    for hook in mapping(tool, "hatch", "metadata", "hooks").values():
+        for line in texts_at(hook, "dependencies"):
+            found.require(OWN_VERSION.sub("", line), PYPROJECT)
+        extras = mapping(hook, "optional-dependencies").items()
+        _extras(
+            {name: [OWN_VERSION.sub("", line) for line in strings(lines)] for name, lines in extras}, found
+        )
     _dynamic(files, project, mapping(tool, "setuptools", "dynamic"), found)
     groups = mapping(whole, "dependency-groups")
     for name in groups:
-        if found.wants(name):
+        if found.wants(name, strings(groups[name])):
             _group(groups, name, found, set())
     for name, lines in mapping(tool, "pdm", "dev-dependencies").items():
         for line in strings(lines) if found.wants(name) else []:
@@ -61,24 +70,10 @@ def _name_project(project: dict[str, Any], poetry: dict[str, Any], found: ScanRe
 
 
 def _extras(extras: dict[str, Any], found: ScanResult) -> None:
-    """Add the extras for tests and development, and those that they include (`project[other]`)."""
-    own = canonicalize_name(found.project.name) if found.project else None
-    todo = [name for name in extras if found.wants(name)]
-    seen: set[str] = set()
-    while todo:
-        name = todo.pop(0)
-        if name in seen:
-            continue
-        seen.add(name)
-        for line in strings(extras.get(name)):
+    """Add the extras for tests and development."""
+    for name, lines in extras.items():
+        for line in strings(lines) if found.wants(name, strings(lines)) else ():
             found.require(line, PYPROJECT)
-            try:
-                requirement = Requirement(line)
-            except InvalidRequirement:
-                continue  # `require` has recorded a notice
-            if canonicalize_name(requirement.name) == own:
-                asked = {canonicalize_name(extra) for extra in requirement.extras}
-                todo += [other for other in extras if canonicalize_name(other) in asked]
 
 
 def _group(groups: dict[str, Any], name: str, found: ScanResult, seen: set[str]) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from packaging.utils import canonicalize_name
 
-from m3agent.sandbox.declared.types import Files, ScanResult, words_of
+from m3agent.sandbox.declared.types import WANTED_GROUPS, Files, ScanResult, words_of
 
 # The words that a file's name may contain. Other words (docs, lint, gpu) name files that tests do not need.
 WORDS = {"requirements", "requirement", "reqs", "base", "common", "core", "main", "ci"}
-WORDS |= {"dev", "develop", "development", "test", "tests", "testing"}
+WORDS |= WANTED_GROUPS
 COMMENT = re.compile(r"(^|\s)#.*$")
 OPTION = re.compile(r"\s+(?=--[a-z])")
 FILE_OPTIONS = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
@@ -26,15 +26,19 @@ ROOT_MARK = re.compile(r"\$\{PROJECT_ROOT\}|\{(?:toxinidir|tox_root)\}|\{root((?
 FILE_URL = re.compile(r"^file:(?://(?=\.))?")
 
 
-def requirements_files(files: Files) -> list[str]:
-    """Return the requirements files that the repository's tests may need, most general first."""
-    named = []
+def requirements_files(files: Files, groups: Collection[str] = WANTED_GROUPS) -> list[str]:
+    """Return the requirements files that the repository's tests may need, most general first.
+
+    Args:
+        groups: Those of `WANTED_GROUPS` that a file's name may contain.
+    """
+    named, allowed = [], WORDS - (WANTED_GROUPS - set(groups))
     for path in files.paths:
         folder, name = posixpath.split(path)
         stem, extension = posixpath.splitext(name)
         words = set(re.split(r"[-_.]", stem.lower()))
         in_folder = folder in {"requirements", "reqs"}
-        if extension != ".txt" or not words <= WORDS or not (in_folder or words & {"requirements", "reqs"}):
+        if extension != ".txt" or not words <= allowed or not (in_folder or words & {"requirements", "reqs"}):
             continue
         if folder in {"", "requirements", "reqs", "test", "tests"}:
             named.append(path)

@@ -1,4 +1,4 @@
-"""Read setup.cfg, setup.py and tox.ini.
+"""Read setup.cfg and setup.py.
 
 setup.py is parsed, never executed, so values that it computes stay unknown.
 """
@@ -6,18 +6,16 @@ setup.py is parsed, never executed, so values that it computes stay unknown.
 from __future__ import annotations
 
 import ast
-import posixpath
 import re
 from typing import Any
 
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
-from m3agent.sandbox.declared.requirements import asks_folder, read_named_file
+from m3agent.sandbox.declared.requirements import read_named_file
 from m3agent.sandbox.declared.types import Files, ScanResult, texts_at
 from m3agent.util.json_value import mapping, strings
 from m3agent.util.python_ast import parse
 
-CFG, PY, TOX = "setup.cfg", "setup.py", "tox.ini"
-FACTOR = re.compile(r"[!\w{},.-]+:\s")
+CFG, PY = "setup.cfg", "setup.py"
 SCRIPT = re.compile(r"\s*([^=\s]+)\s*=\s*(\S.*)")
 
 
@@ -35,7 +33,7 @@ def read_setup_cfg(files: Files, found: ScanResult) -> None:
     for key in ("install_requires", "tests_require"):
         _lines(files, config.get("options", key, fallback=""), found)
     for name, lines in _items(config, "options.extras_require"):
-        if found.wants(name.split(":")[0]):
+        if found.wants(name.split(":")[0], lines.splitlines()):
             _lines(files, lines, found)
 
 
@@ -77,24 +75,6 @@ def _name_project(values: dict[str, Any], found: ScanResult) -> None:
             for group, lines in mapping(values.get("entry_points")).items()
         }
         found.name_project(name, version or UNKNOWN_VERSION, groups)
-
-
-def read_tox(files: Files, found: ScanResult) -> None:
-    """Add the dependencies of tox's main environment, without those for a single factor."""
-    config = files.ini(TOX, found)
-    for raw in config.get("testenv", "deps", fallback="").splitlines():
-        line = re.sub(r"\{(?:toxinidir|tox_root)\}[/\\]?", "./", raw.split(" #")[0]).strip()
-        if not line or line.startswith("#"):
-            continue
-        if FACTOR.match(line) or "{" in line:
-            found.notice(TOX, f"'{line[:80]}' depends on tox's own settings: left out")
-        elif match := re.match(r"(-r|--requirement|-c|--constraint)[\s=]*(\S+)", line):
-            read_named_file(files, posixpath.normpath(match[2]), TOX, found, constraint="c" in match[1][:3])
-        elif line.startswith(("-", ".", "/")):
-            if not asks_folder(line, ("",), found):
-                found.notice(TOX, f"'{line[:80]}' is installed from a folder or is an option: left out")
-        else:
-            found.require(line, TOX)
 
 
 def _lines(files: Files, value: str, found: ScanResult) -> None:
@@ -148,22 +128,36 @@ def _literal(node: ast.expr, names: dict[str, ast.expr], depth: int = 0) -> Any:
     """Return the value of a literal, with the module's own constants inserted; None if it is computed."""
     if depth > 20:
         return None
-    if isinstance(node, ast.Name):
-        return _literal(names[node.id], names, depth + 1) if node.id in names else None
-    if isinstance(node, ast.Subscript):
-        whole = _literal(node.value, names, depth + 1)
-        key = _literal(node.slice, names, depth + 1)
-        return whole.get(key) if isinstance(whole, dict) and isinstance(key, str) else None
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = (_literal(side, names, depth + 1) for side in (node.left, node.right))
-        if isinstance(left, list) and isinstance(right, list):
-            return [*left, *right]
-        return left + right if isinstance(left, str) and isinstance(right, str) else None
-    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-        items = [_literal(item, names, depth + 1) for item in node.elts]
-        return None if None in items else items
-    if isinstance(node, ast.Dict):
-        keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
-        pairs = zip(keys, node.values, strict=True)
-        return {key: _literal(value, names, depth + 1) for key, value in pairs if isinstance(key, str)}
+
+    def inner(part: ast.expr) -> Any:
+        return _literal(part, names, depth + 1)
+
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name) if name in names:
+            return inner(names[name])
+        case ast.Subscript(value=container, slice=place):
+            whole, key = inner(container), inner(place)
+            return mapping(whole).get(key) if isinstance(key, str) else None
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _sum(inner(left), inner(right))
+        case ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Set(elts=elements):
+            items = [inner(item) for item in elements]
+            return None if None in items else items
+        case ast.Dict(keys=keys, values=values):
+            pairs = zip(map(_constant, keys), values, strict=True)
+            return {key: inner(value) for key, value in pairs if isinstance(key, str)}
+        case _:
+            return None
+
+
+def _constant(node: ast.expr | None) -> object:
     return node.value if isinstance(node, ast.Constant) else None
+
+
+def _sum(left: Any, right: Any) -> Any:
+    """Return the sum of two lists or two texts; None of other values."""
+    if isinstance(left, list):
+        return left + right if isinstance(right, list) else None
+    return left + right if isinstance(left, str) and isinstance(right, str) else None

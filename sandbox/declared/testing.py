@@ -14,8 +14,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from m3agent.sandbox.declared.commands import read_commands
-from m3agent.sandbox.declared.setup_files import CFG, TOX, setup_arguments
+from m3agent.sandbox.declared.setup_files import CFG, setup_arguments
+from m3agent.sandbox.declared.tox import TOX
 from m3agent.sandbox.declared.types import PYPROJECT, Files, ScanResult, name_of, texts_at
 from m3agent.util.json_value import mapping, strings
 
@@ -124,13 +129,12 @@ def _named(files: Files) -> _Named:
 def _take(files: Files, match: re.Match[str], words: list[str], found: _Named) -> None:
     """Add what one test run names."""
     paths = [path for word in words if (path := _path(files, word))]
-    runner = next((name for name in RUNNERS if match[name]), "")
-    if runner in {"pytest", "doctest"}:
-        found.places += paths
-    match runner:
+    match next((name for name in RUNNERS if match[name]), ""):
         case "pytest":
+            found.places += paths
             found.doctests += _doctest_options(words)
         case "doctest":
+            found.places += paths
             found.doctests += map(_doctest_option, paths)
         case "unittest":
             patterns = [value for option, value in _pairs(words) if option in {"-p", "--pattern"}]
@@ -140,8 +144,12 @@ def _take(files: Files, match: re.Match[str], words: list[str], found: _Named) -
             found.doctests += [DOCTEST] * words.count("--with-doctest")
         case _:
             paths.append(_path(files, match["program"] or ""))
-    names = (posixpath.basename(path) for path in paths if path.endswith(".py"))
-    found.patterns += [name for name in names if _fits(name, UNUSUAL) and not name.startswith("run")]
+    found.patterns += filter(_is_unusual, map(posixpath.basename, paths))
+
+
+def _is_unusual(name: str) -> bool:
+    """Return whether a file's name is no usual one of a test."""
+    return name.endswith(".py") and _fits(name, UNUSUAL) and not name.startswith("run")
 
 
 def _doctest_options(words: list[str]) -> Iterator[str]:
@@ -225,6 +233,31 @@ def _sets_django_up(files: Files) -> bool:
     mentioned = re.compile(rf"{DJANGO_VARIABLE}|django\.setup|settings\.configure")
     in_tox = files.ini(TOX).has_option("pytest", DJANGO_VARIABLE)
     return in_tox or any(mentioned.search(files.text(path) or "") for path in own)
+
+
+def read_imported(files: Files, found: ScanResult) -> None:
+    """Require what a test file imports unconditionally, although each declaration of it is for older Pythons only.
+
+    Such conditions pin one version for each Python, up to the newest Python at that time.
+    """
+    conditions: dict[str, list[Marker | None]] = {}
+    for line in found.requirements:
+        requirement = Requirement(line.partition(" --hash")[0])
+        conditions.setdefault(canonicalize_name(requirement.name), []).append(requirement.marker)
+    modules = {
+        name.replace("-", "_"): name for name, markers in conditions.items() if all(map(_is_of_past, markers))
+    }
+    imports = re.compile(rf"^(?:import|from)\s+({'|'.join(map(re.escape, modules))})\b", re.MULTILINE)
+    for path in sorted(files.paths) if modules else ():
+        if _fits(path, (*USUAL, "conftest.py")):
+            for module in imports.findall(files.text(path) or ""):
+                found.require(modules[module], path)
+
+
+def _is_of_past(marker: Marker | None) -> bool:
+    """Return whether a condition names Python versions, and holds for no future one."""
+    future = {"python_version": "3.99", "python_full_version": "3.99.0", "extra": ""}
+    return marker is not None and "python_" in str(marker) and not marker.evaluate(future)
 
 
 def read_import_folders(files: Files) -> tuple[str, ...]:

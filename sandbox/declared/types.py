@@ -66,14 +66,17 @@ class ScanResult:
     """Names of the other extras and groups that are installed."""
     in_tree: InTree = field(default_factory=InTree)
     """The packages that an index is never asked for."""
+    pins: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Version of each package that is pinned everywhere, by normalized name, and the file that pins it."""
     asked: dict[str, set[str]] = field(default_factory=dict)
     """Normalized names of the repository's packages that are required, each with the extras."""
     members: list[DeclaredProject] = field(default_factory=list)
     """The repository's packages besides the project itself."""
 
-    def wants(self, name: str) -> bool:
-        """Return whether an extra or group with this name is installed."""
-        return canonicalize_name(name) in self.groups | self.named
+    def wants(self, name: str, lines: Iterable[str] = ()) -> bool:
+        """Return whether an extra or group with this name and these requirements is installed; pytest is for tests."""
+        has_pytest = self.groups >= WANTED_GROUPS and any(name_of(line) == "pytest" for line in lines)
+        return has_pytest or canonicalize_name(name) in self.groups | self.named
 
     def name_project(self, name: str, version: str, groups: dict[str, dict[str, str]]) -> None:
         """Record the project itself, with the groups of its entry points; the first file that names it counts."""
@@ -99,7 +102,19 @@ class ScanResult:
         if where := self.in_tree.elsewhere.get(name, where):
             self.notice(source, f"{requirement.name} comes from {where}, not from an index: left out")
             return
-        self.requirements.setdefault(str(requirement) + options, source)
+        if not self._is_pinned_elsewhere(requirement, name, source):
+            self.requirements.setdefault(str(requirement) + options, source)
+
+    def _is_pinned_elsewhere(self, requirement: Requirement, name: str, source: str) -> bool:
+        """Return whether an earlier file pins another version; a tool writes such files for each version of Python."""
+        bounds = [str(bound) for bound in requirement.specifier]
+        if requirement.marker is not None or len(bounds) != 1 or not bounds[0].startswith("=="):
+            return False
+        first, where = self.pins.setdefault(name, (bounds[0], source))
+        if first != bounds[0] and where != source:
+            self.notice(source, f"{name}{bounds[0]} differs from {where}: left out")
+            return True
+        return False
 
     def constrain(self, line: str, source: str) -> None:
         """Add a version constraint; one that names no version of an index is left out with a notice."""

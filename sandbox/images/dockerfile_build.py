@@ -50,6 +50,7 @@ from m3agent.sandbox.images.image_build import (
 from m3agent.sandbox.images.kept import REPOSITORY, touch
 from m3agent.sandbox.images.layers import Builder, container_of, digest
 from m3agent.sandbox.network.allow_list import may_reach, split_authority
+from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import LARGEST_FILE, Workspace
 
 DOCKERFILE = ".m3agent-dockerfile"
@@ -231,18 +232,22 @@ def build_dockerfile(
     _Dockerfile(builder, container, workspace, builder.log(tag)).run(stages, tag, check)
 
 
-def _context(workspace: Workspace, container: Container) -> IO[bytes]:
-    """Return the builder's files as a tar: those below the context, except those that .dockerignore excludes."""
+def _ignored(store: TreeStore, files: Sequence[str]) -> Any:
+    """Return a matcher with the patterns of these .dockerignore files."""
     from docker.utils.build import PatternMatcher
 
-    assert container.dockerfile is not None
+    text = b"".join(filter(None, store.each_blob_up_to(files, MOST_PATTERNS))).decode(errors="replace")
+    lines = (line.strip() for line in text.splitlines())
+    return PatternMatcher([line for line in lines if line and not line.startswith("#")])
+
+
+def _context(workspace: Workspace, container: Container) -> IO[bytes]:
+    """Return the builder's files as a tar: those below the context, except those that .dockerignore excludes."""
     entries, store = workspace.entries(workspace.base), workspace.store
     prefix = "" if container.context == "." else f"{container.context}/"
     places = (f"{container.dockerfile}.dockerignore", f"{prefix}.dockerignore")
-    ignore_files = [entries[path].sha for path in places if path in entries][:1]
-    text = b"".join(filter(None, store.each_blob_up_to(ignore_files, MOST_PATTERNS))).decode(errors="replace")
-    lines = (line.strip() for line in text.splitlines())
-    matcher: Any = PatternMatcher([line for line in lines if line and not line.startswith("#")])
+    ignore_files = [entries[path].sha for path in places if path in entries]
+    matcher = _ignored(store, ignore_files[:1])
     chosen = {
         path[len(prefix) :]: entry
         for path, entry in entries.items()

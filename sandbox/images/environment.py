@@ -39,6 +39,7 @@ from m3agent.sandbox.images.repository_layers import (
     suite_layer,
 )
 from m3agent.sandbox.images.toolchains import (
+    libraries_for,
     toolchains_of,
     tools_of,
     with_compilers,
@@ -221,7 +222,8 @@ class _Finder:
     ) -> Image | None:
         """Return the image with what the files declare, over a base; None if a bare sandbox has it already."""
         builder, start_from = self.builder, base or named.image
-        pythons, packages = acceptable_pythons(declared), _system_packages(suites)
+        pythons = acceptable_pythons(declared)
+        packages = (*_system_packages(suites), *libraries_for(declared.requirements))
         listed = (named.system_packages, declared.test_options, declared.import_folders)
         needed = any(listed) or not declared.empty or build is not None
         if not (named.image or needed or packages or pythons):

@@ -25,7 +25,7 @@ from m3agent.sandbox.backends.docker_machine import LABEL, DockerMachine, ensure
 from m3agent.sandbox.backends.engine import socket_of
 from m3agent.sandbox.backends.image import SKELETON_LABEL, Image
 from m3agent.sandbox.backends.sandbox import START_TIMEOUT, SandboxLimits
-from m3agent.sandbox.errors import EnvironmentBuildFailed, SandboxError
+from m3agent.sandbox.errors import EngineFailed, EnvironmentBuildFailed, SandboxError
 from m3agent.sandbox.images.indexes import Indexes
 from m3agent.sandbox.network.network import Network
 from m3agent.sandbox.network.proxy import Caps, NetworkRequest, Proxy, Refusals
@@ -368,9 +368,13 @@ def remove_container(api: Any, container: str) -> None:
         api.remove_container(container, force=True, v=True)
 
 
+ENGINES_FAULT = re.compile(r"no such (?:container|image)|no space left", re.IGNORECASE)
+"""Reasons of the engine that do not lie in what it builds: something else removed a container or an image, or its disk is full."""
+
+
 @contextlib.contextmanager
 def engine_failures(what: str) -> Iterator[None]:
-    """Convert the engine's errors while it builds `what` to `EnvironmentBuildFailed`."""
+    """Convert the engine's errors while it builds `what` to `EnvironmentBuildFailed`, or to `EngineFailed` if it is to blame."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
@@ -378,7 +382,9 @@ def engine_failures(what: str) -> Iterator[None]:
         yield
     except (DockerException, RequestException) as error:
         reason = str(getattr(error, "explanation", None) or error).strip()
-        raise EnvironmentBuildFailed(f"the engine cannot build {what}: {reason}") from None
+        by_engine = not isinstance(error, DockerException) or ENGINES_FAULT.search(reason)
+        kind = EngineFailed if by_engine else EnvironmentBuildFailed
+        raise kind(f"the engine cannot build {what}: {reason}") from None
 
 
 def files_as_tar(

@@ -53,7 +53,7 @@ class Pruned:
 
 def environment_images(api: Any, state: Path) -> list[EnvironmentImage]:
     """Return m3agent's environment images in this engine, least recently used first."""
-    images, now = [], time.time()
+    images, now = [], _engine_time(api)
     for listed in api.images(filters={"label": [f"{LABEL}.environment"]}):
         names = [name for name in listed.get("RepoTags") or [] if name.startswith(f"{REPOSITORY}:")]
         named = _named_at(api, listed["Id"]) if names else 0.0
@@ -64,6 +64,16 @@ def environment_images(api: Any, state: Path) -> list[EnvironmentImage]:
             last = max(here, named) or float(listed["Created"])
             images.append(EnvironmentImage(name, listed["Id"], int(listed["Size"]), last, is_others))
     return sorted(images, key=lambda image: image.used)
+
+
+def _engine_time(api: Any) -> float:
+    """Return the time by the engine's clock, which notes the use of images; by this machine's if it does not tell."""
+    from docker.errors import APIError
+
+    try:
+        return datetime.fromisoformat(api.info()["SystemTime"]).timestamp()
+    except (APIError, KeyError, TypeError, ValueError):
+        return time.time()
 
 
 def _named_at(api: Any, ident: str) -> float:

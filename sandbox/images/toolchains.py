@@ -13,9 +13,11 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from m3agent.sandbox.backends.image import DEFAULT_PATH, Image
 from m3agent.sandbox.declared.tool_versions import LANGUAGES, TABLE
+from m3agent.sandbox.declared.types import name_of
 from m3agent.sandbox.images import env_script, packages_script
 from m3agent.sandbox.images.debian import RELEASED, base_here, base_image, best_base, exact_base
 from m3agent.sandbox.images.installers import installers
@@ -30,6 +32,8 @@ PROGRAMS: Mapping[str, str] = TABLE["programs"]
 """Debian packages by the program that they are installed for."""
 UNPACKAGED = frozenset(TABLE["unpackaged"]["names"])
 """Those that the Debian of m3agent's images does not have."""
+LIBRARIES: Mapping[str, Any] = TABLE["libraries"]
+"""By Debian package, the file of a shared library, and the Python packages that load it and do not contain it."""
 VERSIONS = [row["version"] for row in LANGUAGES.values()]
 """Commands that print the version of a toolchain."""
 TOOLS = {
@@ -44,12 +48,13 @@ while [ $# -gt 0 ]; do
   program) command -v "$2" >/dev/null 2>&1 || echo "missing $3" ;;
   package) [ -e "/usr/share/doc/$2" ] || [ -e "/var/lib/dpkg/info/$2.list" ] || ls /var/lib/dpkg/info/"$2":*.list >/dev/null 2>&1 ||
     echo "missing $3" ;;
+  library) [ -n "$(ls -d /usr/lib/"$2" /usr/lib64/"$2" /usr/lib/*/"$2" 2>/dev/null)" ] || echo "missing $3" ;;
   version) ! command -v "$2" >/dev/null 2>&1 || echo "version $2 $("$2" "$3" 2>&1 </dev/null | head -n 1)" ;;
   esac
   shift 3
 done
 """
-"""Shell script that gets three arguments for each question: program, package or version; a name; what is missing."""
+"""Shell script that gets three arguments for each question: program, package, library or version; a name; what is missing."""
 VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 COMPILERS_PROBE = r"""
@@ -90,11 +95,20 @@ def toolchains_of(builder: Builder, image: Image, packages: Collection[str]) -> 
 def _questions(packages: Iterable[str]) -> list[str]:
     questions: list[str] = []
     for package in sorted(packages):
-        program = PROGRAMS.get(package)
-        questions += ["package", package, package] if program is None else ["program", program, package]
+        if package in LIBRARIES:
+            questions += ["library", LIBRARIES[package]["file"], package]
+        else:
+            program = PROGRAMS.get(package)
+            questions += ["package", package, package] if program is None else ["program", program, package]
     for program, option in VERSIONS:
         questions += ["version", program, option]
     return questions
+
+
+def libraries_for(requirements: Iterable[str]) -> tuple[str, ...]:
+    """Return the Debian packages with the shared libraries that these Python packages load and do not contain."""
+    names = {name_of(line) for line in requirements}
+    return tuple(package for package, row in LIBRARIES.items() if not names.isdisjoint(row["needed_by"]))
 
 
 def read_answers(lines: Iterable[str]) -> Toolchains:

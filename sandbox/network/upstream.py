@@ -58,16 +58,22 @@ class Upstream:
 
     def of(self, scheme: str, host: str) -> NextProxy | None:
         """Return the proxy for a host; None to connect directly."""
-        direct = [name.strip().lower().lstrip(".") for name in self.variables.get("no_proxy", "").split(",")]
-        if any(name and (name == "*" or f".{host}".endswith(f".{name}")) for name in direct):
+        if self._is_direct(host):
             return None
         address = self.variables.get(f"{scheme}_proxy") or self.variables.get("all_proxy") or ""
         parts = _parts(address)
         if parts is None or parts.hostname is None:
             return None
-        known = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-        credentials = b"" if parts.username is None else base64.b64encode(known.encode())
+        credentials = b""
+        if parts.username is not None:
+            known = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            credentials = base64.b64encode(known.encode())
         return NextProxy(parts.hostname, parts.port or 80, credentials)
+
+    def _is_direct(self, host: str) -> bool:
+        """Return whether `no_proxy` names the host, a domain above it, or all hosts."""
+        names = [name.strip().lower().lstrip(".") for name in self.variables.get("no_proxy", "").split(",")]
+        return "*" in names or any(name and f".{host}".endswith(f".{name}") for name in names)
 
 
 def _parts(address: str) -> SplitResult | None:

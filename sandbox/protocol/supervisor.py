@@ -413,6 +413,15 @@ def write_program(file: str, content: bytes) -> None:
         raise Refused("exec-refused", "cannot write the program: %s" % error.strerror) from None
 
 
+def enter_folder(root: str, cwd: str) -> None:
+    """Make a folder of the tree the current one. Raises OSError, which names a missing folder."""
+    try:
+        os.chdir(os.path.join(root, cwd))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        error.strerror = "no such folder: %s" % cwd
+        raise
+
+
 def spawn(header: Header, root: str, number: int, piped: bool, processes: Processes) -> Child:
     """Start a request's command as job `number`, in its own session; with an input pipe if `piped`.
 
@@ -427,14 +436,11 @@ def spawn(header: Header, root: str, number: int, piped: bool, processes: Proces
     limits = {getattr(resource, "RLIMIT_%s" % n): value for n, value in (header.get("limits") or {}).items()}
     mine = {limit: resource.getrlimit(limit) for limit in limits}
     ends: dict[int, tuple[int, int]] = {}  # stream -> our end and the child's end of its pipe
-    what = ""
     try:
         for stream in (0, 1, 2) if piped else (1, 2):
             read, write = os.pipe()
             ends[stream] = (write, read) if stream == 0 else (read, write)
-        what = "no such folder: %s" % header.get("cwd")
-        os.chdir(os.path.join(root, header.get("cwd") or "."))
-        what = ""
+        enter_folder(root, header.get("cwd") or ".")
         for limit, value in limits.items():
             resource.setrlimit(limit, (value, mine[limit][1]))
         inherited = [ends[stream][1] if stream in ends else None for stream in range(3)]
@@ -444,7 +450,7 @@ def spawn(header: Header, root: str, number: int, piped: bool, processes: Proces
             os.close(pair[0])
             os.close(pair[1])
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
-        why = what if missing and what else getattr(error, "strerror", None) or str(error)
+        why = getattr(error, "strerror", None) or str(error)
         text = "cannot run %.200r: %s" % (argv[0], why)
         raise Refused("exec" if missing else "exec-refused", text) from None
     finally:
@@ -1141,40 +1147,45 @@ class Supervisor:
         return {}, b""
 
     def op_scan(self, header: Header, payload: bytes) -> Answer:
-        skip = set(header.get("skip") or ())
+        skip: set[str] = set(header.get("skip") or ())
         most = int(header["most"])
         now: dict[str, tuple[Any, int, str | None, int]] = {}
         changed = []
+        for path, info in self.files_of_tree(skip):
+            known = self.seen.get(path)
+            if known is not None and known[0] == signature(info):
+                now[path] = known
+                continue
+            try:
+                sha, size = self.hash_file(path, info, most)
+            except OSError:
+                continue
+            now[path] = (signature(info), git_mode(info), sha, size)
+            if known is None or known[1:] != now[path][1:]:
+                changed.append([path, git_mode(info), sha, size])
+        deleted = [path for path in self.seen if path not in now]
+        self.seen = now
+        return {"changed": changed, "deleted": deleted}, b""
+
+    def files_of_tree(self, skip: set[str]) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the path and the status of each file and link. What vanishes or is not readable counts as deleted."""
         stack = [""]
         while stack:
             prefix = stack.pop()
             try:
                 entries = list(os.scandir(os.path.join(self.root, prefix)))
             except OSError:
-                continue  # the folder vanished or is not readable: its files count as deleted
+                continue
             for entry in entries:
                 path = prefix + entry.name
                 try:
                     info = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(info.st_mode):
-                        if entry.name not in skip and "/" + path not in skip:
-                            stack.append(path + "/")
-                        continue
-                    if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
-                        continue
-                    known = self.seen.get(path)
-                    if known is not None and known[0] == signature(info):
-                        now[path] = known
-                        continue
-                    sha, size = self.hash_file(path, info, most)
                 except OSError:
                     continue
-                now[path] = (signature(info), git_mode(info), sha, size)
-                if known is None or known[1:] != now[path][1:]:
-                    changed.append([path, git_mode(info), sha, size])
-        deleted = [path for path in self.seen if path not in now]
-        self.seen = now
-        return {"changed": changed, "deleted": deleted}, b""
+                if stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+                    yield path, info
+                elif stat.S_ISDIR(info.st_mode) and not skip.intersection((entry.name, "/" + path)):
+                    stack.append(path + "/")
 
     def op_touched(self, header: Header, payload: bytes) -> Answer:
         """List the recorded files that a program wrote or removed since then, even if it restored their content."""

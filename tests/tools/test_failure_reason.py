@@ -39,6 +39,10 @@ JAVA = """java.lang.IllegalStateException: no port
             "AssertionError [ERR_ASSERTION]: Expected values to be strictly equal:\n\n5 !== 6\n\n    at f (a.js:1:2)",
             "AssertionError [ERR_ASSERTION]: Expected values to be strictly equal: 5 !== 6",
         ),
+        (
+            "a.py:1: in <module>\n    import b\nE     File \"/ws/b.py\", line 2\nE       if 1 > 2\nE               ^\nE   SyntaxError: expected ':'",
+            "SyntaxError: expected ':' (b.py, line 2)",
+        ),
         ("ValueError: these are missing:", "ValueError: these are missing:"),
         ('Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: x', "ValueError: x"),
     ],

@@ -172,3 +172,52 @@ def test_a_test_module_may_change_its_own_values(tmp_path: Path, kind: str) -> N
     lines = lines_of(tmp_path, {"calc.py": code, "test_it.py": ITS_OWN[kind]})
     assert [line for line in lines if line[0] == "forged" and "test_it" in line[1]] == []
     assert [line[2] for line in lines if line[0] == "result"] == ["passed"]
+
+
+READERS = """\
+from pathlib import Path
+def seek(): return next(Path().rglob("sum*")).read_text()
+def load(path): return open(path).read()
+class Loader:
+    def __init__(self, folder): self.folder = folder
+    def load(self): return load(self.folder / "sum.txt")
+def helped(): return load("tests/sum.txt")
+class Broken:
+    @property
+    def __class__(self): raise RuntimeError
+    def __fspath__(self): raise RuntimeError
+def survive(value): return open("tests/sum.txt").read()
+"""
+READING = """\
+from pathlib import Path
+import calc
+HERE = Path(__file__).parent
+def test_seek(): calc.seek()
+def test_load(): calc.load(HERE / "sum.txt"), calc.load("tests/sum.txt"), calc.Loader(HERE).load()
+def test_helped(): calc.helped()
+def test_broken(): assert calc.survive(calc.Broken()) == "5"
+def test_gone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert (HERE / "sum.txt").read_text() == "5"
+    monkeypatch.chdir(HERE.parent)
+def test_own(): (HERE / "sum.txt").read_text()
+"""
+
+
+@pytest.mark.integration
+def test_code_that_finds_a_file_of_the_tests_is_noted(tmp_path: Path) -> None:
+    write_files(
+        tmp_path,
+        {
+            "calc.py": READERS,
+            "tests/sum.txt": "5",
+            "tests/test_calc.py": READING,
+            "conftest.py": "import sys\nsys.path.insert(0, '.')\n",
+        },
+    )
+    subprocess.run([sys.executable, "-c", CHILD], cwd=tmp_path, check=True, capture_output=True)
+    lines = json.loads((tmp_path / "lines.json").read_text())
+    opened = {tuple(line[1:]) for line in lines if line[0] == "reached"}
+    assert opened == {("calc.py", "2", "open"), ("calc.py", "3", "open"), ("calc.py", "7", "open")}
+    assert sum(line[0] == "result" and line[2] == "passed" for line in lines) == 6

@@ -74,6 +74,7 @@ VERDICTS = {
 """Verdicts with the exit code and the content of `calc.py` that has them."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("python", PYTHONS)
 async def test_runner_and_guard(python: str, workspace_of: Callable[..., Workspace]) -> None:
     spec = SandboxSpec("docker", python_image(python))

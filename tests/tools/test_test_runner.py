@@ -178,6 +178,7 @@ async def test_nothing_to_run(bench: Bench) -> None:
         assert result.is_error
 
 
+@pytest.mark.slow
 async def test_a_wrong_path_or_id_gets_near_ones(bench: Bench) -> None:
     case = "import unittest\nclass MoreTests(unittest.TestCase):\n    def test_one(self): pass\n"
     await bench.put({"pytest.ini": "[pytest]\naddopts = -v\n", "tests/test_more.py": case, "more.py": ""})

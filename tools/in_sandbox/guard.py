@@ -12,6 +12,7 @@
   source does not bind, such as `len`.
 - A new module must not take the place of another one, such as one of an installed package.
 - Helper modules in the folders of the tests must come from their files, and have the functions that these define.
+- Code of the work tree that opens a test file, or a file in a folder of tests, whose path no test gave it, is noted, too.
 - Code of the work tree that reads frames, also by way of the standard library, searches all objects or makes functions is
   noted. The interpreter itself reports it, so it does not matter how the code names what it reads. Python before 3.8 reports nothing (PEP 578), nor does PyPy;
   3.8 and 3.9 do not report all of it.
@@ -51,7 +52,7 @@ REACHED = frozenset(
     (
         "tb_frame gi_frame cr_frame ag_frame sys._getframe sys._current_frames sys._current_exceptions "
         "gc.get_objects gc.get_referrers gc.get_referents sys.settrace sys.setprofile sys.addaudithook "
-        "function.__new__ code.__new__ =__code__ =__defaults__ =__kwdefaults__ =__class__"
+        "function.__new__ code.__new__ =__code__ =__defaults__ =__kwdefaults__ =__class__ open"
     ).split()
 )
 """Audit events of the interpreter, attributes whose reading is one, and after `=` those whose setting is one."""
@@ -70,6 +71,10 @@ ASSIGN = (ast.Assign, getattr(ast, "AnnAssign", ast.Assign))  # Python 3.5 has n
 HAND_OUT = frozenset(("currentframe", "<lambda>", "stack"))  # `logging.currentframe` is a lambda
 """Functions of the standard library that return frames to their caller."""
 INSTALLED = ("site-packages", "dist-packages")
+SOURCE_READERS = frozenset(("get_code", "path_stats", "updatecache", "lazycache"))
+"""Functions of the import system and of `linecache` that open source files, to import them or to show an error."""
+SHOWS_SOURCE = re.compile(r"/(?:_pytest|pluggy|coverage)/")
+"""Part of the file names of code that opens source files for itself."""
 REPLACED = "replaced while the tests ran: "
 PASSED = "a test that cannot pass passed"
 NO_HOOKS = (
@@ -418,6 +423,43 @@ def canary_of(item: Any) -> Any:
         return None
 
 
+def names_test(name: str) -> bool:
+    """Return whether a file has the name of a test file."""
+    return name.startswith("test_") or name.endswith("_test.py")
+
+
+def is_of_tests(path: str) -> bool:
+    """Return whether a path in the work tree is that of a test file, or of a file in a folder of tests."""
+    *folders, name = path.split(os.sep)
+    is_module = name.endswith(".py") and (names_test(name) or name.endswith("conftest.py"))
+    return is_module or not OF_TESTS.isdisjoint(folders)
+
+
+def given_to(frame: Any) -> list[Any]:
+    """Return the arguments of a call."""
+    code = frame.f_code
+    starred = bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)  # `*args` and `**kwargs`
+    number = code.co_argcount + code.co_kwonlyargcount + starred
+    return [frame.f_locals.get(name) for name in code.co_varnames[:number]]
+
+
+def gives(value: Any, path: str, depth: int = 0) -> bool:
+    """Return whether an argument says which file to open: it is the path or a folder of it, or it has that inside."""
+    if isinstance(value, (str, bytes)) or hasattr(type(value), "__fspath__"):
+        text = os.fsdecode(value).rstrip(os.sep)
+        # most texts are no path, and the system is asked about the rest only: an object may have thousands inside
+        if os.path.basename(text) not in (os.curdir, os.pardir, *path.split(os.sep)[1:]):
+            return False
+        full = os.path.realpath(text)
+        return path == full or path.startswith(full + os.sep)
+    if depth > 2 or isinstance(value, (types.ModuleType, type)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, (dict, list, tuple, set)):
+        inner = getattr(value, "__dict__", {}).values()
+    return any(gives(each, path, depth + 1) for each in list(inner)[:MOST_FOUND])
+
+
 class Watcher:
     """Notes what code of the work tree does, as the interpreter reports it. Nothing can remove it.
 
@@ -464,6 +506,35 @@ class Watcher:
                 frame = frame.f_back
             return first if frame is None else frame
 
+        def openers(frame: Any, path: Any, flags: int) -> list[Any]:
+            """Return the frames of code that opens a file of the tests; none if a test gave the path or the folder."""
+            if not isinstance(path, (str, bytes)) or flags & (os.O_WRONLY | os.O_CREAT):
+                return []
+            path = os.path.abspath(os.fsdecode(path))
+            if (
+                not path.startswith(root)
+                or not is_of_tests(path[len(root) :])
+                or real(os.curdir) + os.sep != root
+            ):
+                return []
+            frames: list[Any] = []
+            while frame is not None:
+                code, name = frame.f_code, inside(frame.f_code)
+                if name and is_of_tests(name):
+                    break
+                if name:
+                    frames.append(frame)
+                elif not frames and (code.co_name in SOURCE_READERS or SHOWS_SOURCE.search(code.co_filename)):
+                    return []
+                frame = frame.f_back
+            return [] if frames and any(gives(value, path) for value in given_to(frames[-1])) else frames
+
+        def note(frame: Any, what: str) -> None:
+            place = (inside(frame.f_code), frame.f_lineno, what)
+            if place[0] and place not in told and len(told) < MOST_REACHED:
+                told.add(place)
+                tell("reached", place[0], str(place[1]), what)
+
         def hook(event: str, given: tuple[Any, ...]) -> None:
             what = event
             if event == "object.__getattr__":
@@ -490,10 +561,14 @@ class Watcher:
                     return
                 if what == "sys._getframe":
                     frame = reader(frame)
-                place = (inside(frame.f_code), frame.f_lineno, what)
-                if place[0] and place not in told and len(told) < MOST_REACHED:
-                    told.add(place)
-                    tell("reached", place[0], str(place[1]), what)
+                if what != "open":
+                    note(frame, what)
+                    return
+                try:
+                    for each in openers(frame, given[0], given[2]):
+                        note(each, what)
+                except Exception:  # noqa: BLE001 - such as a removed folder, or an argument's own `__fspath__`
+                    pass
             finally:
                 busy.clear()
 
@@ -622,8 +697,7 @@ class Guard:
                 self.globals[file] = OfTests(module, file)
             elif file.startswith(self.root) and file.endswith(".py"):
                 *folders, name = file[len(self.root) :].split(os.sep)
-                is_test = name.startswith("test_") or name.endswith("_test.py")
-                if name == "conftest.py" or not (is_test or OF_TESTS.isdisjoint(folders)):
+                if name == "conftest.py" or not (names_test(name) or OF_TESTS.isdisjoint(folders)):
                     self.globals[file] = OfTests(module, file)
                     self.helpers.append(self.globals[file])
 

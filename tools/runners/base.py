@@ -46,6 +46,7 @@ _UNSTABLE = re.compile(r"\b0x[0-9a-f]{6,}|(?<=/tmp/)[\w.-]+")
 
 Outcome = Literal["passed", "failed", "error", "skipped"]
 """`error`: the test could not run. A test that is expected to fail and does so is `skipped`; if it passes, `failed`."""
+RED: frozenset[Outcome] = frozenset({"failed", "error"})
 
 
 class Tree:
@@ -99,10 +100,8 @@ class Tree:
 
     def named(self, *names: str) -> list[str]:
         """Return the sorted paths of the files with one of these names, outside of `SKIPPED_FOLDERS`."""
-        wanted = set(names)
-        return sorted(
-            path for path in self.paths if path.rpartition("/")[2] in wanted and not is_skipped(path)
-        )
+        near = (path for path in self.paths if path.endswith(names))  # few of many
+        return sorted(path for path in near if path.rpartition("/")[2] in names and not is_skipped(path))
 
 
 def own_folders(paths: Iterable[str], others: Collection[str]) -> list[str]:
@@ -302,7 +301,7 @@ class Reading:
     @property
     def is_red(self) -> bool:
         """Whether a test failed or could not run."""
-        return any(result.outcome in ("failed", "error") for result in self.results)
+        return any(result.outcome in RED for result in self.results)
 
     def add(self, file: str, names: Sequence[str], outcome: Outcome, text: str = "") -> None:
         """Add the result of a test; see `ident_of`."""

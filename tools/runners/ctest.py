@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -193,16 +194,22 @@ def _options(tree: Tree, cmake_files: Sequence[str]) -> dict[str, str]:
     """
     listed = (option for path in cmake_files for option in _OPTION.findall(_code(tree.text(path))))
     declared = {name: default.upper() for name, default in listed if not _SPECIAL_BUILD.search(name)}
-    values: dict[str, set[str]] = {name: set() for name in declared}
+    values = _values_in_ci(tree)
+    on = {name for name, default in declared.items() if default in _FALSE and _OF_TESTS.search(name)}
+    on |= {name for name in declared.keys() & values.keys() if values[name] <= _TRUE}
+    off = {name for name in declared.keys() & values.keys() if values[name] <= _FALSE} - on
+    return {**dict.fromkeys(sorted(on), "ON"), **dict.fromkeys(sorted(off), "OFF")}
+
+
+def _values_in_ci(tree: Tree) -> Mapping[str, set[str]]:
+    """Return the values that the CI gives to each option; `?` for a value that is computed."""
+    values = defaultdict[str, set[str]](set)
     for path in filter(RULES["ci"].is_surrounding, tree.paths):
         text = tree.text(path)
         plain = {match.start(): match[3].upper() for match in _PASSED.finditer(text)}
         for match in _ANY_VALUE.finditer(text):
-            values.get(match[1], set()).add(plain.get(match.start(), "?"))
-    on = {name for name in declared if declared[name] in _FALSE and _OF_TESTS.search(name)}
-    on |= {name for name in declared if values[name] and values[name] <= _TRUE}
-    off = {name for name in declared if values[name] and values[name] <= _FALSE} - on
-    return {**dict.fromkeys(sorted(on), "ON"), **dict.fromkeys(sorted(off), "OFF")}
+            values[match[1]].add(plain.get(match.start(), "?"))
+    return values
 
 
 def _build_error(build: str, title: str) -> str:

@@ -81,12 +81,9 @@ class Go(DrivenRunner):
             if file and any(is_within(folder, file) for folder in tested):
                 trees.add(f"./{suite.within(file)}/")
                 continue
-            folder = posixpath.dirname(file)
-            while folder not in tested:  # data of tests lies below its package
-                if folder in ("", suite.root):
-                    return ()
-                folder = posixpath.dirname(folder)
-            package = f"./{suite.within(folder)}" if folder != suite.root else "."
+            package = _package(suite, file, tested)
+            if not package:
+                return ()
             tests.add((package, name.partition("/")[0]))
         tests = {test for test in tests if not f"{test[0]}/".startswith(tuple(trees))}
         whole = {package for package, name in tests if not name}
@@ -134,6 +131,16 @@ def _workspace(suite: Suite, tree: Tree) -> str | None:
     """Return the path of the go.work file of the workspace that a module belongs to."""
     path = _work_file(suite, tree)
     return path if path is not None and suite.root in _folders(tree, path) else None
+
+
+def _package(suite: Suite, file: str, tested: Collection[str]) -> str:
+    """Return the package that a file belongs to, as `./folder`, or an empty text. A file of data belongs to the package above it."""
+    folder = posixpath.dirname(file)
+    while folder not in tested:
+        if folder in ("", suite.root):
+            return ""
+        folder = posixpath.dirname(folder)
+    return f"./{suite.within(folder)}" if folder != suite.root else "."
 
 
 def _folders(tree: Tree, path: str) -> list[str]:

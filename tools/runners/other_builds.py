@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from m3agent.tools.runners.base import (
+    RED,
     Command,
     Job,
     Outcome,
@@ -306,7 +307,7 @@ def _read_driver(program: Program, step: Mapping[str, Any], reading: Reading) ->
     for word, name in lines:
         part = re.sub(r"^\d+ (?:- )?|\s*# (?:SKIP|TODO).*$", "", name)
         reading.add(program.file, [program.title, part], OUTCOMES[word], output[-2000:])
-    red = any(OUTCOMES[word] in ("failed", "error") for word, _ in lines)
+    red = any(OUTCOMES[word] in RED for word, _ in lines)
     if step.get("exit") != 0 and not red:
         return whole("failed", output[-2000:])
     return "failed" if red else "passed"

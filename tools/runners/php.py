@@ -1,7 +1,6 @@
-"""Run tests of PHP (PHPUnit 9): a reporter of m3agent is in the process of the tests.
+"""Run tests of PHP (PHPUnit): a reporter of m3agent is in the process of the tests.
 
-`reporters/phpunit.php` is PHPUnit's command with m3agent's listener. PHPUnit 10 and later have another interface, so a project with
-one of them gets no results, and a sentence that says so.
+`reporters/phpunit.php` is the command of PHPUnit 9 with m3agent's listener; `reporters/phpunit_events.php` runs PHPUnit 10 and later.
 """
 
 from __future__ import annotations
@@ -10,16 +9,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 
-from m3agent.tools.runners.base import (
-    Command,
-    Job,
-    Preparation,
-    Suite,
-    Tree,
-    Unit,
-    is_skipped,
-    own_folders,
-)
+from m3agent.tools.runners.base import Command, Job, Preparation, Suite, Tree, Unit, is_skipped, own_folders
 from m3agent.tools.runners.file_runner import FileRunner, no_lock_file, reporter
 
 PHP_FOLDERS = frozenset({"test", "tests", "Test", "Tests"})
@@ -51,24 +41,14 @@ class Phpunit(FileRunner):
         """Return a folder's test files, as its configuration names them."""
         inner = [path for path in self.inner_paths(tree, root) if path.endswith((".php", ".phpt"))]
         text = _COMMENT.sub("", tree.text(_configuration(tree, root)))
-        named, excluded = set[str](), set[str]()
-        for kind, attributes, given in (
-            part for block in _SUITE.findall(text) for part in _PART.findall(block)
-        ):
-            place, suffix = posixpath.normpath(given), _SUFFIX.search(attributes)
-            below = {path for path in inner if _below(path, place)}
-            if kind == "directory":
-                ends = (suffix[1],) if suffix else ("Test.php", ".phpt")
-                named |= {path for path in below if path.endswith(ends)}
-            else:
-                here = {place}.intersection(inner)
-                named, excluded = (
-                    (named | here, excluded) if kind == "file" else (named, excluded | here | below)
-                )
+        parts = [part for block in _SUITE.findall(text) for part in _PART.findall(block)]
+        chosen = {kind: _chosen(parts, kind, inner) for kind in ("directory", "file", "exclude")}
+        named = chosen["directory"] | chosen["file"]
         if not named:
-            folders = {path: set(path.split("/")[:-1]) for path in inner if path.endswith("Test.php")}
-            named = {path for path, above in folders.items() if above & PHP_FOLDERS}
-        return sorted(posixpath.join(root, path) for path in named - excluded if not is_skipped(path))
+            tests = (path for path in inner if path.endswith("Test.php"))
+            named = {path for path in tests if PHP_FOLDERS.intersection(path.split("/")[:-1])}
+        named -= chosen["exclude"]
+        return sorted(posixpath.join(root, path) for path in named if not is_skipped(path))
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return Composer's commands. Without locked packages, only its autoloader is needed, which each run makes."""
@@ -124,12 +104,27 @@ class Phpunit(FileRunner):
             *("php", "-d", "memory_limit=-1", "-d", "zend.assertions=1", *paths, f"{job.limits.per_test:g}"),
             *(f"{job.work}/vendor/autoload.php", configuration),
         )
-        return self.reporting(job, argv, {"php": reporter("phpunit.php"), "files": self.chosen(job)}, {})
+        reporters = {"php": reporter("phpunit.php"), "events": reporter("phpunit_events.php")}
+        return self.reporting(job, argv, {**reporters, "files": self.chosen(job)}, {})
 
 
 def _configuration(tree: Tree, root: str) -> str:
     """Return the path of the configuration that PHPUnit uses in a folder; empty if it has none."""
     return next(iter(tree.present(*(posixpath.join(root, name) for name in CONFIGURATIONS))), "")
+
+
+def _chosen(parts: Iterable[tuple[str, str, str]], kind: str, inner: Sequence[str]) -> set[str]:
+    """Return the paths that the parts of a kind mean; a part has its kind, its attributes and its place."""
+    chosen = set[str]()
+    for _, attributes, given in (part for part in parts if part[0] == kind):
+        place, suffix = posixpath.normpath(given), _SUFFIX.search(attributes)
+        ends = (suffix[1],) if suffix else ("Test.php", ".phpt")
+        if kind != "directory":
+            chosen |= {place}.intersection(inner)
+            ends = ("",)
+        if kind != "file":
+            chosen.update(path for path in inner if path.endswith(ends) and _below(path, place))
+    return chosen
 
 
 def _below(path: str, folder: str) -> bool:

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from m3agent.tools.runners.base import (
+    RED,
     Command,
     Job,
     Outcome,
@@ -43,13 +44,7 @@ from m3agent.tools.runners.base import (
 )
 from m3agent.tools.runners.path_rules import C
 from m3agent.tools.runners.report_formats import parse_xml, read_junit, read_tap
-from m3agent.tools.runners.steps import (
-    MOST_REASON,
-    first_errors,
-    read_steps,
-    steps_command,
-    text_of,
-)
+from m3agent.tools.runners.steps import MOST_REASON, first_errors, read_steps, steps_command, text_of
 
 PATIENCE = 6
 """Time limits of a test that a program may take, because a program contains many tests."""
@@ -442,7 +437,7 @@ class ProgramReader:
                 self._compare_with_output(known)
             skipped = mode == "catch3" and outcomes == {"skipped"} and self.exit == ALL_SKIPPED
             is_green = whole and not self.timed_out and (self.exit == 0 or skipped)
-            self._compare_with_end(red=not outcomes.isdisjoint({"failed", "error"}), green=is_green)
+            self._compare_with_end(red=not outcomes.isdisjoint(RED), green=is_green)
 
     def _add_planned(self, name: str, known: tuple[str, Outcome | Literal["open"], str] | None) -> Outcome:
         """Add the result of a test that the program lists."""

@@ -69,12 +69,16 @@ def registration_changes(before: Mapping[str, str], after: Mapping[str, str]) ->
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     changes = [text for key, text in CHANGED.items() if old[key] != new[key]]
-    changes += ["it is disabled"] if new["disabled"] and not old["disabled"] else []
-    changes += ["more exit statuses mean that it is skipped"] if set(new["skip"]) - set(old["skip"]) else []
+    if new["disabled"] and not old["disabled"]:
+        changes.append("it is disabled")
+    if set(new["skip"]) - set(old["skip"]):
+        changes.append("more exit statuses mean that it is skipped")
     facts, new_facts = old["facts"], new["facts"]
-    names = sorted(name for name in facts.keys() | new_facts.keys() if facts.get(name) != new_facts.get(name))
-    properties = (name for name in names if name not in HARMLESS and (name.isupper() or "_" in name))
-    changes += [f"its property {name} changed" for name in properties]
+    names = sorted((facts.keys() | new_facts.keys()) - HARMLESS)
+    properties = (name for name in names if name.isupper() or "_" in name)
+    changes += [
+        f"its property {name} changed" for name in properties if facts.get(name) != new_facts.get(name)
+    ]
     gone = [source for source in old["sources"] if C.is_test(source) and source not in new["sources"]]
     changes += [f"{source} is not compiled into it any more" for source in gone]
     for kind, pattern in FLAGS.items():

@@ -142,19 +142,25 @@ def _case(suite: Element, element: Element) -> Case:
 
 def _outcome(element: Element) -> tuple[Outcome, str]:
     """Return the outcome of a test, and its error text or why it was skipped."""
-    if red := [child for child in element.children if child.tag in _RED]:
-        messages = ((child.get("message"), child.text.strip()) for child in red)
-        texts = (text for message, more in messages for text in ("" if message in more else message, more))
-        is_error = any(_RED[child.tag] == "error" for child in red)
-        return "error" if is_error else "failed", "\n".join(filter(None, texts))
-    if skipped := [child for child in element.children if child.tag == "skipped"]:
-        return "skipped", skipped[0].get("message") or skipped[0].text.strip()
+    red = [child for child in element.children if child.tag in _RED]
+    if red:
+        is_error = "error" in {_RED[child.tag] for child in red}
+        return "error" if is_error else "failed", "\n".join(filter(None, map(_message, red)))
+    for child in element.children:
+        if child.tag == "skipped":
+            return "skipped", child.get("message") or child.text.strip()
     if not element.ended:
         return "failed", "the report ends in this test"
     for name in ("status", "result"):
         if (word := element.get(name).lower()) in _STATUS:
             return _STATUS[word], ""
     return "passed", ""
+
+
+def _message(element: Element) -> str:
+    """Return an element's message, and its text if that says more."""
+    message, text = element.get("message"), element.text.strip()
+    return text if message in text else "\n".join(filter(None, (message, text)))
 
 
 MOST_TESTS = 100_000
@@ -187,15 +193,24 @@ class Tap:
     disorder: list[str] = field(default_factory=list)
     """What contradicts itself in the report, as sentences."""
     bail_out: str = ""
+    numbers: set[int] = field(default_factory=set[int])
+    highest: int = 0
+
+    def add(self, point: Point) -> None:
+        """Add a test, and what its number contradicts."""
+        number = point.number
+        if number in self.numbers:
+            self.disorder.append(f"test {number} has two results")
+        elif number < self.highest:
+            self.disorder.append(f"test {number} is out of order")
+        self.numbers.add(number)
+        self.highest = max(self.highest, number)
+        self.points.append(point)
 
     @property
     def complete(self) -> bool:
         """Whether each planned test has exactly one result."""
-        return (
-            self.planned is not None
-            and not self.bail_out
-            and len({p.number for p in self.points}) == self.planned
-        )
+        return self.planned is not None and not self.bail_out and len(self.numbers) == self.planned
 
     @property
     def red(self) -> bool:
@@ -214,7 +229,6 @@ def read_tap(text: str) -> Tap:
     """Return what a report says; other lines are text of the test before them."""
     tap = Tap()
     printed: list[list[str]] = []
-    seen: set[int] = set()
     for line in text.splitlines():
         plan, test = _PLAN.match(line), tap_result(line)
         if plan:
@@ -223,13 +237,7 @@ def read_tap(text: str) -> Tap:
             tap.planned, tap.reason = int(plan[1]), plan[2] or ""
         elif test and len(tap.points) < MOST_TESTS:
             number, name, outcome, reason = test
-            number = len(tap.points) + 1 if number is None else number
-            if number in seen:
-                tap.disorder.append(f"test {number} has two results")
-            elif seen and number < max(seen):
-                tap.disorder.append(f"test {number} is out of order")
-            seen.add(number)
-            tap.points.append(Point(number, name, outcome, reason))
+            tap.add(Point(len(tap.points) + 1 if number is None else number, name, outcome, reason))
             printed.append([])
         elif line.startswith("Bail out!"):
             tap.bail_out = line.removeprefix("Bail out!").strip() or "without a reason"

@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
@@ -28,6 +29,7 @@ from weakref import WeakKeyDictionary
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.tools.base import readable
 from m3agent.tools.runners.base import (
+    RED,
     Command,
     Job,
     Limits,
@@ -39,7 +41,7 @@ from m3agent.tools.runners.base import (
     Tree,
     Unit,
 )
-from m3agent.tools.test_report import NO_SIGNS, Signs, TestReport, ids_by_outcome
+from m3agent.tools.test_report import Signs, TestReport, ids_by_outcome
 
 WORK = "m3agent-tests"
 """Folder for builds and reports in the sandbox's temporary folder. A sandbox belongs to one tree, so no build is of another."""
@@ -187,9 +189,7 @@ def report_of(
     worst: dict[str, Result] = {}
     for result in sorted(results, key=lambda result: RANK.index(result.outcome), reverse=True):
         worst.setdefault(result.ident, result)
-    red = [result for result in worst.values() if result.outcome in ("failed", "error")]
-    printed = b"\n".join(part for output in outputs for part in (output.stdout, output.stderr) if part)
-    signs = Signs(forged=tuple(reading.tampering)) if reading.tampering else NO_SIGNS
+    red = (result for result in worst.values() if result.outcome in RED)
     return TestReport(
         **ids_by_outcome({ident: result.outcome for ident, result in worst.items()}),
         errors={result.ident: readable(result.text.encode("utf-8", "replace")) for result in red},
@@ -197,14 +197,21 @@ def report_of(
         timed_out=timed_out,
         seconds=seconds,
         exit=outputs[-1].exit if outputs else 0,
-        output="\n".join(filter(None, (reading.problem, readable(printed).strip()))),
+        output="\n".join(filter(None, (reading.problem, _printed(outputs)))),
         truncated=False,
-        signs=signs,
+        signs=Signs(forged=tuple(reading.tampering)),
         commands=tuple(dict.fromkeys(output.command.argv for output in outputs)),
         registrations={
-            unit.name: json.dumps(said, sort_keys=True) for unit in units if (said := unit.registration())
+            unit.name: json.dumps(registration, sort_keys=True)
+            for unit in units
+            if (registration := unit.registration())
         },
     )
+
+
+def _printed(outputs: Sequence[Output]) -> str:
+    parts = chain.from_iterable((output.stdout, output.stderr) for output in outputs)
+    return readable(b"\n".join(filter(None, parts))).strip()
 
 
 def _results(reading: Reading, units: Sequence[Unit], timed_out: bool) -> tuple[list[Result], bool]:

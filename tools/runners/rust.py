@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from m3agent.tools.runners.base import Job, Preparation, Suite, Tree, is_within
 from m3agent.tools.runners.file_runner import DrivenRunner
 from m3agent.tools.runners.rust_source import with_tests_of
-from m3agent.util.json_value import items
+from m3agent.util.json_value import items, mapping
 
 HOME = "/opt/m3agent-cargo"
 """Folder of the downloaded crates in an environment."""
@@ -35,6 +35,7 @@ RUSTC_WORKSPACE_WRAPPER=$wrapper cargo build --tests --workspace --offline --kee
 """
 """Compiles the crates that a workspace needs. Its own crates fail, so that nothing of them is taken for a result."""
 MANIFEST = "Cargo.toml"
+SETTINGS = (".cargo/config.toml", ".cargo/config")
 _TEST = re.compile(r"#\[(?:cfg\(test\)|(?:\w+::)*test\b)")
 """An attribute of a test, or of an item for tests."""
 _TEST_MODULE = re.compile(rb"#\[cfg\(test\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;")
@@ -75,7 +76,7 @@ class Cargo(DrivenRunner):
         for path in list(inputs):  # cargo reads no manifest without the files of its targets
             folder = posixpath.dirname(path)
             inputs |= {posixpath.normpath(posixpath.join(folder, file)) for file in _sources(tree.toml(path))}
-        inputs |= {suite.path(name) for name in ("Cargo.lock", ".cargo/config.toml", ".cargo/config")}
+        inputs |= {suite.path(name) for name in ("Cargo.lock", *SETTINGS)} | _vendored(suite, tree)
         locked = suite.path("Cargo.lock") in tree.paths
         settings = [f"{name}={value}" for name, value in PROFILE.items()]
         needs = any("dependencies" in tree.text(path) for path in inputs if path.endswith(MANIFEST))
@@ -144,6 +145,15 @@ class Cargo(DrivenRunner):
             "CARGO_TERM_COLOR": "never",
             **PROFILE,
         }
+
+
+def _vendored(suite: Suite, tree: Tree) -> set[str]:
+    """Return the files of the crates that `cargo vendor` put into the tree: nothing is downloaded for them."""
+    sources = [
+        source for name in SETTINGS for source in mapping(tree.toml(suite.path(name)), "source").values()
+    ]
+    folders = [folder for source in sources if isinstance(folder := mapping(source).get("directory"), str)]
+    return {path for folder in folders for path in tree.below(suite.path(folder), "")}
 
 
 def _is_member(tree: Tree, root: str, folder: str) -> bool:

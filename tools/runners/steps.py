@@ -11,14 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from m3agent.tools.runners.base import (
-    Command,
-    Job,
-    Output,
-    Reading,
-    Runner,
-    Unit,
-)
+from m3agent.tools.runners.base import Command, Job, Output, Reading, Runner, Unit
 from m3agent.tools.runners.file_runner import sandbox_file
 from m3agent.tools.runners.records import valid_records
 from m3agent.util.json_value import mapping

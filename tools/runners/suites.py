@@ -7,7 +7,7 @@ Ids are `file::name`. If the repository has another suite than one at its root, 
 from __future__ import annotations
 
 import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
@@ -106,7 +106,11 @@ def without_left_out(tree: Tree) -> tuple[Suite, ...]:
 
 def running(tree: Tree) -> tuple[Suite, ...]:
     """Return the suites of a tree that run: the command that its configuration names, else those that are not left out."""
-    suites = without_left_out(tree)
+    return running_among(without_left_out(tree))
+
+
+def running_among(suites: tuple[Suite, ...]) -> tuple[Suite, ...]:
+    """Return the suites that run, of those that are not left out."""
     return tuple(suite for suite in suites if suite.runner == CommandRunner.name) or suites
 
 
@@ -267,6 +271,14 @@ class TestFiles:
             return frozenset()
         return frozenset(path for each in self._ecosystems for path in each.helpers(self._tree))
 
+    @cached_property
+    def _texts(self) -> Sequence[bytes]:
+        """The contents of the files that belong to the tests by their paths."""
+        if self._tree is None:
+            return ()
+        paths = [path for path in self._tree.paths if self._is_named_test(path)]
+        return [content for _, content in self._tree.contents(paths)]
+
     def has_tests(self, path: str) -> bool:
         """Return whether a file that belongs to the tests can hold tests, and not only data or helpers of tests."""
         if path in self._collected:
@@ -274,6 +286,13 @@ class TestFiles:
         if path.endswith(".py"):
             return is_test_module(path)
         return PurePosixPath(path).suffix.lower() in CODE and self._is_named_test(path)
+
+    def is_expected(self, path: str) -> bool:
+        """Return whether a file belongs to the tests, or is data that a test names."""
+        if self.is_test(path):
+            return True
+        pure = PurePosixPath(path)
+        return pure.suffix.lower() not in CODE and any(pure.name.encode() in text for text in self._texts)
 
     def is_surrounding(self, path: str, base: Collection[str]) -> bool:
         """Return whether a file decides how tests run. `base` has all paths of the tree without the patch."""

@@ -12,17 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from m3agent.tools.runners.base import (
-    Command,
-    Job,
-    Preparation,
-    Reading,
-    Result,
-    Suite,
-    Tree,
-    Unit,
-    ident_of,
-)
+from m3agent.tools.runners.base import Command, Job, Preparation, Reading, Result, Suite, Tree, Unit, ident_of
 from m3agent.tools.runners.records import OUTCOMES
 from m3agent.tools.runners.report_formats import read_junit
 from m3agent.tools.runners.steps import StepRunner, files_in, first_errors, steps_command, text_of

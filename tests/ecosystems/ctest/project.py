@@ -205,6 +205,27 @@ CATCH_OUTCOMES = {
     "skipped": {"cases_test.cpp::may fail", "cases_test.cpp::should fail"},
 }
 
+FETCHED = {
+    "CMakeLists.txt": """\
+cmake_minimum_required(VERSION 3.20)
+project(shop CXX)
+include(FetchContent)
+FetchContent_Declare(googletest GIT_REPOSITORY https://github.com/google/googletest.git GIT_TAG v1.15.2)
+FetchContent_MakeAvailable(googletest)
+enable_testing()
+include(GoogleTest)
+add_executable(cart tests/cart_test.cpp)
+target_link_libraries(cart GTest::gtest_main)
+gtest_discover_tests(cart)
+""",
+    "tests/cart_test.cpp": """\
+#include <gtest/gtest.h>
+TEST(Cart, Adds) { EXPECT_EQ(1 + 2, 3); }
+TEST(Cart, Fails) { EXPECT_EQ(1 + 2, 4); }
+""",
+}
+"""GoogleTest by FetchContent, which has no network in a sandbox: the system's GoogleTest takes its place."""
+
 WRONG = '#include "product.h"\n#include <assert.h>\nint main(void) { assert(add(1, 2) == 3); return 0; }\n'
 """A test that fails, because each product adds wrongly."""
 WRONG_GTEST = """\

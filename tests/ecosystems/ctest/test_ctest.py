@@ -420,6 +420,11 @@ class TestCtest(RealRuns):
         f"tests/{n}_test.cpp" for n in project.GTEST_FORGERIES
     ]
 
+    async def test_googletest_that_the_build_would_fetch(self, backend: Backend, tmp_path: Path) -> None:
+        report = await run_files(RUNNER, project.FETCHED, tmp_path, backend)
+        assert report.sets["passed"] == ["tests/cart_test.cpp::Cart.Adds"]
+        assert report.sets["failed"] == ["tests/cart_test.cpp::Cart.Fails"]
+
     async def test_catch2(self, backend: Backend, tmp_path: Path) -> None:
         report = await run_files(RUNNER, project.CATCH, tmp_path, backend)
         ids = {name: {ident.removeprefix("tests/") for ident in ids} for name, ids in report.sets.items()}

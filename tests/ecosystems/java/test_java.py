@@ -60,6 +60,17 @@ def results_of(
     return [record for record in records if record[0] == "result"], signs
 
 
+@pytest.mark.parametrize(("counted", "running"), [(0, ["shop.CartTest"]), (1, []), (2, [])])
+def test_a_class_that_is_announced_twice_may_be_counted_once(counted: int, running: list[str]) -> None:
+    log = surefire.Log()
+    counts = (
+        "[INFO] Tests run: 4, Failures: 0, Errors: 0, Skipped: 0, Time elapsed: 0.1 s -- in shop.CartTest"
+    )
+    for line in [*["[INFO] Running shop.CartTest"] * 2, *[counts] * counted]:
+        log.add(line)
+    assert log.running == running
+
+
 def test_reading_of_a_report(tmp_path: Path) -> None:
     printed: dict[str, list[tuple[int, ...]]] = {"shop.CartTest": [(4, 1, 1, 1)]}
     results, signs = results_of(tmp_path, XML, printed)

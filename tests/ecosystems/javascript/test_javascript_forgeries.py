@@ -121,6 +121,8 @@ OWN = {
         "replaces it()": "const { it } = globalThis; globalThis.it = (name) => it(name, () => {});",
         "replaces it() for one call": "const { it } = globalThis;\n"
         "globalThis.it = (name) => { globalThis.it = it; it(name, () => {}); };",
+        "replaces the function of a test": "globalThis.beforeEach(function () { this.currentTest.fn = () => {}; });",
+        "replaces the run of one test": "globalThis.beforeEach(function () { this.currentTest.run = (done) => done(); });",
         "starts the reporter": "const name = Object.keys(require.cache).find((name) => name.endsWith('mocha_reporter.cjs'));\n"
         "const Mocha = require('mocha'); const suite = new Mocha.Suite('', new Mocha.Context(), true);\n"
         "const test = new Mocha.Test('sums', () => {}); test.file = '/ws/ROOT/FILE'; suite.addTest(test);\n"
@@ -208,6 +210,23 @@ async def test_a_forgery_is_not_believed(projects: Projects, runner: str, code: 
     )
     believed = report.complete and not report.red and bool(report.passed)
     assert not believed or report.signs.forged, report.output
+
+
+@pytest.mark.parametrize("runner", SCRIPTS)
+async def test_a_replaced_function_of_the_language_is_noticed(projects: Projects, runner: str) -> None:
+    (file,) = TESTS[runner]
+    in_list = {file: TESTS[runner][file].replace("strictEqual(sum(1, 2), 3)", "ok([sum(1, 2)].includes(3))")}
+    in_list = {file: in_list[file].replace("expect(sum(1, 2)).toBe(3); ", "")}
+    code = "[].constructor.prototype.includes = () => true;"
+    report = await projects.run(
+        runner,
+        {
+            "package.json": json.dumps({"scripts": {"test": SCRIPTS[runner]}}),
+            **in_list,
+            "product.js": product(runner, code),
+        },
+    )
+    assert "the code under test replaced Array.prototype.includes" in report.signs.forged, report.output
 
 
 @pytest.mark.parametrize("runner", SCRIPTS)

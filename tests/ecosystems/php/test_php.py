@@ -98,7 +98,10 @@ def test_an_unsupported_version_is_explained() -> None:
     tree = tree_of({"composer.json": NEEDS, "tests/ATest.php": ""})
     job = Job(Suite("phpunit"), tree, work=WORK)
     (command,) = Phpunit().commands(job, [])
-    said = b"m3agent: this version of PHPUnit is not supported: m3agent runs PHPUnit 9\n"
+    assert {f"{WORK}/phpunit.php", f"{WORK}/phpunit.events"} <= set(
+        command.files
+    )  # one finds the other by its name
+    said = b"m3agent: this version of PHPUnit is not supported: m3agent runs PHPUnit 9 and later\n"
     reading = Phpunit().read(job, [], [Output(command, 3, b"", stderr=said)])
     assert not reading.ended
     assert "not supported" in reading.problem

@@ -1,4 +1,4 @@
-"""PHPUnit in real sandboxes: each kind of test, and code that forges results."""
+"""The PHPUnit of the system, 9 or later, in real sandboxes: each kind of test, and code that forges results."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ MANIFEST = json.dumps(
 )
 KINDS = r"""<?php
 namespace Shop\Tests;
+use PHPUnit\Framework\Attributes\{DataProvider, Depends, RunInSeparateProcess};
 use PHPUnit\Framework\TestCase;
 use Shop\Cart;
 final class CartTest extends TestCase {
@@ -35,14 +36,18 @@ final class CartTest extends TestCase {
     public function testExpects(): void { $this->expectException(\RuntimeException::class); throw new \RuntimeException(); }
     public function testExpectsMore(): void { $this->expectException(\RuntimeException::class); }
     /** @dataProvider numbers */
+    #[DataProvider('numbers')]
     public function testMany(int $n): void { $this->assertNotSame(2, $n); }
-    public function numbers(): array { return [[1], [2], 'three' => [3]]; }
+    public static function numbers(): array { return [[1], [2], 'three' => [3]]; }
     /** @dataProvider broken */
+    #[DataProvider('broken')]
     public function testProvided(int $n): void { $this->assertTrue(true); }
-    public function broken(): array { throw new \RuntimeException('no data'); }
+    public static function broken(): array { throw new \RuntimeException('no data'); }
     /** @depends testFails */
+    #[Depends('testFails')]
     public function testDepends(): void { $this->assertTrue(true); }
     /** @runInSeparateProcess */
+    #[RunInSeparateProcess]
     public function testApart(): void { $this->assertSame(3, Cart::add(1, 2)); }
 }
 """
@@ -154,11 +159,46 @@ if (!class_exists('PHPUnit\Framework\Constraint\IsIdentical', false)) {
         public function evaluate($other, string $description = "", bool $return = false): ?bool { return true; } }');
 }
 """
+TRACER = r"""
+if (class_exists('PHPUnit\Event\Facade', false)) {
+    $events = \PHPUnit\Event\Facade::instance();
+    $deferring = (new \ReflectionProperty($events, 'deferringDispatcher'))->getValue($events);
+    $direct = (new \ReflectionProperty($deferring, 'dispatcher'))->getValue($deferring);
+    $property = new \ReflectionProperty($direct, 'tracers');
+    foreach ($property->getValue($direct) as $listener) {
+        if (get_class($listener) === 'M3agent\Listener') {
+            %s
+        }
+    }
+}
+"""
+EMITTER = r"""
+foreach (debug_backtrace() as $frame) {
+    if (($frame['object'] ?? null) instanceof \PHPUnit\Framework\TestCase && method_exists($frame['object'], 'valueObjectForEvents')) {
+        $test = $frame['object']->valueObjectForEvents();
+        $emitter = \PHPUnit\Event\Facade::emitter();
+        %s
+        break;
+    }
+}
+"""
 FORGERIES = {
     "the test expects an exception": "foreach (debug_backtrace() as $frame) {"
     " if (($frame['object'] ?? null) instanceof \\PHPUnit\\Framework\\TestCase) {"
     " $frame['object']->expectException(\\LogicException::class); throw new \\LogicException(); } }",
     "the listener is removed": LISTENER % "$property->setValue($result, []);",
+    "the tracer is removed": TRACER % "$property->setValue($direct, []);",
+    "the tracer is wrapped": TRACER
+    % r"$property->setValue($direct, [new class($listener) implements \PHPUnit\Event\Tracer\Tracer {"
+    r" public function __construct(private $to) {} public function trace(\PHPUnit\Event\Event $event): void {"
+    r" if (!$event instanceof \PHPUnit\Event\Test\Failed) { $this->to->trace($event); } } }]);",
+    "the events are sent": EMITTER
+    % "$emitter->testPassed($test); $emitter->testFinished($test, 1); exit(0);",
+    "the events are sent by a function": EMITTER
+    % "call_user_func([$emitter, 'testPassed'], $test); call_user_func([$emitter, 'testFinished'], $test, 1);",
+    "the status is an object": "foreach (debug_backtrace() as $frame) {"
+    " if (($frame['object'] ?? null) instanceof \\PHPUnit\\Framework\\TestCase) {"
+    " (function () { $this->status = \\PHPUnit\\Framework\\TestStatus\\TestStatus::success(); })->call($frame['object']); } }",
     "the listener is wrapped": LISTENER
     % "$property->setValue($result, [new class($listener) implements \\PHPUnit\\Framework\\TestListener {"
     " use \\PHPUnit\\Framework\\TestListenerDefaultImplementation; private $to;"

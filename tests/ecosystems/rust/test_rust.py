@@ -101,6 +101,14 @@ def test_the_environment_sees_what_cargo_needs_to_read_manifests() -> None:
     assert needed.keep == (needed.env["CARGO_HOME"],)
     del files["Cargo.lock"]
     assert CARGO.prepare(SUITE, tree_of(files)).commands == (("cargo", "fetch"),)
+    files |= {
+        ".cargo/config.toml": "[source.v]\ndirectory = 'vendor'\n",
+        "vendor/x/src/a.rs": "",
+        "vendored": "",
+    }
+    inputs = CARGO.prepare(SUITE, tree_of(files)).inputs
+    assert {".cargo/config.toml", "vendor/x/src/a.rs"} <= set(inputs)
+    assert "vendored" not in inputs
 
 
 VENDORED = {

@@ -14,7 +14,7 @@ import pytest
 
 from m3agent.sandbox.backends.here_machine import PREFIX, HereMachine, in_container
 from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
-from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.backends.sandbox import GRACE, Sandbox, SandboxLimits
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import KINDS, until
@@ -87,6 +87,19 @@ async def test_a_command_cannot_signal_the_sandbox_or_its_host(
         assert (await sandbox.exec(["echo", "still here"])).stdout == b"still here\n"
 
 
+async def test_a_supervisor_that_is_late_keeps_its_sandbox(sandbox_here: Callable[[], Sandbox]) -> None:
+    """On a loaded machine, a supervisor needed more than six seconds to end a fork bomb."""
+    async with sandbox_here() as sandbox:
+        supervisor = int((await sandbox.exec(["sh", "-c", "echo $PPID"])).stdout)
+        running = asyncio.create_task(sandbox.exec(["sh", "-c", "echo begun; exec sleep 301"], timeout=0.5))
+        await asyncio.sleep(0.3)
+        os.kill(supervisor, signal.SIGSTOP)
+        await asyncio.sleep(GRACE + 6)
+        os.kill(supervisor, signal.SIGCONT)
+        done = await running
+        assert (done.timed_out, done.stdout) == (True, b"begun\n")
+
+
 async def test_the_variables_of_the_host_cannot_be_read(
     sandbox_here: Callable[[], Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +119,7 @@ import asyncio, os, sys
 sys.path[:0] = {sys.path!r}
 from pathlib import Path
 from m3agent.sandbox.backends.here_machine import HereMachine
-from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.backends.sandbox import GRACE, Sandbox, SandboxLimits
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 async def main():

@@ -134,7 +134,7 @@ async def test_what_a_command_in_the_background_wrote(sandbox_of: SandboxOf, tmp
         server = await sandbox.exec(["sh", "-c", script], background=True, log=log)
         assert server.job is not None
         for _ in range(200):
-            if log.exists() and log.stat().st_size > 1_000_000:
+            if log.exists() and log.stat().st_size == 1_000_009:
                 break
             await asyncio.sleep(0.05)
         ended = await sandbox.kill(server.job)

@@ -245,6 +245,50 @@ setup(name="own", extras_require=EXTRAS, install_requires=EXTRAS["none"])
     assert found.requirements == ("alpha", "beta", "gamma")
 
 
+def test_what_only_a_file_for_development_names_is_optional() -> None:
+    found = declared({"requirements.txt": "alpha\n", "requirements-dev.txt": "-r requirements.txt\nbeta\n"})
+    assert found.requirements == ("alpha", "beta")
+    assert found.optional == ("beta",)
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("pip install attrs", {"attrs"}),
+        ("python -m pip install -U pip 'delta>=2' && make test", {"delta>=2"}),
+        ("pip install -r other.txt . wheel tox", set()),
+        ("pip install numpy==${{ matrix.numpy }}", set()),
+    ],
+)
+def test_workflows_name_what_nothing_else_declares(command: str, names: set[str]) -> None:
+    texts: dict[str, str | bytes] = {".github/workflows/tests.yml": f"steps:\n- run: {command}\n"}
+    assert set(declared(texts).requirements) == names
+    assert declared({**texts, "requirements.txt": "alpha\n"}).requirements == ("alpha",)
+
+
+def test_the_first_file_that_pins_a_package_counts() -> None:
+    found = declared(
+        {
+            "requirements/ci.txt": "alpha==1.0\nbeta==2; python_version < '3.9'\ngamma==1\n",
+            "requirements/dev.txt": "alpha==1.1\nbeta==3; python_version >= '3.9'\ngamma==1\ndelta==4\n",
+        }
+    )
+    assert "alpha==1.0" in found.requirements
+    assert "alpha==1.1" not in found.requirements
+    assert len(found.requirements) == 5
+    assert found.notices == ("requirements/dev.txt: alpha==1.1 differs from requirements/ci.txt: left out",)
+
+
+def test_dependencies_that_a_hook_of_hatch_adds() -> None:
+    hook = "[tool.hatch.metadata.hooks.uv-dynamic-versioning]\n"
+    extras = "[tool.hatch.metadata.hooks.uv-dynamic-versioning.optional-dependencies]\n"
+    lines = "dependencies = ['alpha>=1', 'beta[x]=={{ version }}']\n"
+    found = declared(
+        {"pyproject.toml": f"{hook}{lines}{extras}test = ['gamma=={{{{ version }}}}']\ndocs = ['delta']\n"}
+    )
+    assert set(found.requirements) == {"alpha>=1", "beta[x]", "gamma"}
+
+
 def test_setup_cfg_and_tox_are_read() -> None:
     found = declared(
         {
@@ -300,6 +344,14 @@ def test_locks_hold_versions_and_ask_for_nothing() -> None:
     poetry = '[[package]]\nname = "alpha"\nversion = "1.4"\n[[package]]\nname = "b"\nversion = "2"\n[package.source]\ntype = "git"\n'
     assert declared({"pyproject.toml": project, "poetry.lock": poetry}).constraints == ("alpha==1.4",)
     assert declared({"poetry.lock": poetry}).empty
+
+
+def test_versions_for_exclusive_groups_are_not_fixed_together() -> None:
+    conflicts = "conflicts = [[{package = 'own', group = 'v1'}, {package = 'own', group = 'v2'}]]\n"
+    lock = conflicts + UV_LOCK.replace("version = 1\n", "", 1)
+    found = declared({"requirements.txt": "alpha\n", "uv.lock": lock})
+    assert found.constraints == ("alpha==1.5",)
+    assert found.notices == ("uv.lock: beta is locked at several versions: no version is fixed",)
 
 
 @pytest.mark.parametrize(

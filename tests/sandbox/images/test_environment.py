@@ -54,6 +54,7 @@ LOCK = '[[package]]\nname = "alpha"\nversion = "1.0"\n'
 OWN = "def main():\n    import alpha\n    print('alpha', alpha.VERSION)\n"
 
 
+@pytest.mark.slow
 async def test_declared_dependencies_are_there_and_the_next_time_at_once(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
@@ -105,6 +106,7 @@ async def test_an_extra_that_cannot_be_installed_does_not_spoil_the_rest(
         assert (await sandbox.exec(["python3", "-c", "import alpha, beta"])).exit == 0
 
 
+@pytest.mark.slow
 async def test_a_strangers_package_is_never_taken_for_a_member_of_the_workspace(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
@@ -583,3 +585,15 @@ def test_an_earlier_boots_process_is_gone_unless_it_may_be_another_machines() ->
     assert not is_orphan(ours, other_boots=True)
     for odd in ("", "x", "a b c d", ours + " more"):
         assert not is_orphan(odd, other_boots=True)
+
+
+@pytest.mark.linux
+def test_a_process_of_other_namespaces_may_live() -> None:
+    ours = describe_process(os.getpid())
+    assert ours is not None
+    boot, namespaces, pid, started = ours.split()
+    pids = namespaces.partition(",")[0]
+    dead = str(int(started) + 1)
+    assert is_orphan(f"{boot} {namespaces} {pid} {dead}", other_boots=True)
+    for others in (f"{pids},time:[1]", namespaces.replace("pid:[", "pid:[1")):
+        assert not is_orphan(f"{boot} {others} {pid} {dead}", other_boots=True)

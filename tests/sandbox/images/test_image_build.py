@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
+from requests.exceptions import ConnectionError as RequestsConnectionError
 
 from m3agent.sandbox.backends.image import SKELETON_LABEL, Image
-from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.sandbox.errors import EngineFailed, EnvironmentBuildFailed
 from m3agent.sandbox.images import image_build
 from m3agent.sandbox.images.image_build import MOST_FILES, Build, build_files, build_image, files_as_tar
 
@@ -219,13 +221,26 @@ def test_progress_is_reported(tmp_path: Path) -> None:
     assert said[-1].startswith("still building the environment (0 s): ")
 
 
-def test_the_engine_s_own_error_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (APIError("x", explanation="write /x: no space left on device"), EngineFailed),
+        (NotFound("x", explanation="No such container: 1e28"), EngineFailed),
+        (RequestsConnectionError("aborted"), EngineFailed),
+        (APIError("x", explanation="bash: executable file not found"), EnvironmentBuildFailed),
+    ],
+)
+def test_the_engine_s_own_error_is_one_sentence(
+    error: Exception, kind: type[EnvironmentBuildFailed], tmp_path: Path
+) -> None:
     engine = Engine()
+    said = re.escape(str(getattr(error, "explanation", None) or error))
     with (
-        mock.patch.object(engine, "put_archive", side_effect=APIError("x", explanation="no space left")),
-        pytest.raises(EnvironmentBuildFailed, match=r"^the engine cannot build the layer: no space left$"),
+        mock.patch.object(engine, "put_archive", side_effect=error),
+        pytest.raises(EnvironmentBuildFailed, match=f"^the engine cannot build the layer: {said}$") as caught,
     ):
         run(engine, tmp_path)
+    assert type(caught.value) is kind
     assert engine.names == ["create", "remove"]
 
 

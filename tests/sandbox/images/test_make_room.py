@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,6 +60,9 @@ class SharedEngine(Engine):
         self.names = list(ages)
         self.ages = ages
 
+    def info(self) -> dict[str, Any]:
+        return {"SystemTime": datetime.now(UTC).isoformat()}
+
     def images(self, **_: Any) -> list[dict[str, Any]]:
         return [{"Id": name, "RepoTags": [name], "Size": 10, "Created": 0} for name in self.names]
 
@@ -87,6 +91,16 @@ def test_what_another_m3agent_has_just_used_stays(monkeypatch: pytest.MonkeyPatc
     assert engine.names == ["m3agent-env:others"]
     assert len(told) == 1
     assert make_room(engine, tmp_path, 0) == []
+
+
+def test_the_clock_of_this_machine_does_not_make_an_image_old(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine = SharedEngine({"m3agent-env:others": 60.0})
+    late = datetime(2099, 1, 1, tzinfo=UTC).timestamp()
+    monkeypatch.setattr(prune, "time", SimpleNamespace(time=lambda: late))
+    assert make_room(engine, tmp_path, 0) == []
+    assert engine.names == ["m3agent-env:others"]
 
 
 def test_an_engine_that_notes_no_times_is_pruned_by_our_own(

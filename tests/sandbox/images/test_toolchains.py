@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from m3agent.sandbox.images.debian import BaseImage
 from m3agent.sandbox.images.layers import Builder
 from m3agent.sandbox.images.packages_script import newest_rust, updates_of, version_of
 from m3agent.sandbox.images.toolchains import (
+    PROBE,
+    libraries_for,
     read_answers,
     toolchains_of,
     tools_of,
@@ -100,6 +103,20 @@ def test_answers_name_packages_and_versions(tmp_path: Path, monkeypatch: pytest.
     assert tools_of(["golang", "libx-dev", "cargo-web", "npm"]) == {"Go", "Rust"}
     monkeypatch.setattr(Builder, "_asked", Probe({"base": set()}))
     assert toolchains_of(Builder(None, tmp_path, print), DEBIAN_BASE, ()).versions == {"Go": "1.19.8"}
+
+
+def test_libraries_of_python_packages_come_from_debian() -> None:
+    requirements = ["PyODBC>=4,<6 --hash=sha256:00", "python-magic ; python_version > '3'", "numpy"]
+    assert libraries_for(requirements) == ("libmagic1", "libodbc2")
+    assert toolchains._questions(["libodbc2"])[:3] == ["library", "libodbc.so.2", "libodbc2"]
+
+
+@pytest.mark.integration
+def test_a_library_is_there_if_its_file_is() -> None:
+    (own, *_) = sorted(path.name for path in Path("/usr/lib").iterdir())
+    questions = ["library", own, "one", "library", "no-such.so.9", "two"]
+    done = subprocess.run(["sh", "-c", PROBE, "sh", *questions], capture_output=True, text=True, check=True)
+    assert done.stdout == "missing two\n"
 
 
 # -- compilers and packages by name ----------------------------------------------------------------------------------

@@ -116,34 +116,40 @@ def _call(
     node: list[str] = []
     is_node = False
     for at, word in enumerate(words):
-        name = word.rpartition("/")[2].removesuffix(".js").removesuffix(".mjs").removesuffix(".cjs")
+        name = re.sub(r"\.[cm]?js$", "", word.rpartition("/")[2])
         rest = tuple(words[at + 1 :])
+        scripts_called = _scripts_called(name, rest, scripts)
         if _ASSIGNMENT.fullmatch(word):
             env |= _assigned([word])
         elif name in PROGRAMS:
             yield Call(PROGRAMS[name], rest, tuple(node))
             return
-        elif name in ("node", "tsx", "ts-node") and "--test" in rest:
-            loader = {"tsx": ("--import", "tsx"), "ts-node": ("--require", "ts-node/register")}.get(name, ())
+        elif name in _NODES and "--test" in rest:
             options, files = _node_arguments(rest)
-            yield Call("node-test", files, (*loader, *options))
+            yield Call("node-test", files, (*_NODES[name], *options))
             return
-        elif name in ("run-s", "run-p", "npm-run-all", "npm-run-all2"):
-            for called in rest:
+        elif scripts_called is not None:
+            for called in scripts_called:
                 yield from _called(called, scripts, seen)
             return
-        elif name in _MANAGERS:
-            if _elsewhere(rest):
-                return  # it runs the scripts of other packages
-            if called := _script_name(rest, scripts):
-                yield from _called(called, scripts, seen)
-                return
         elif name == "node":
             is_node = True
         elif word.startswith("-") or (at and re.fullmatch("--?[^=]+", words[at - 1])):
             node += [word] if is_node else []  # an option or its value
-        elif name not in _WRAPPERS:
+        elif name not in (*_WRAPPERS, *_MANAGERS):
             return
+
+
+def _scripts_called(program: str, words: Sequence[str], scripts: Mapping[str, Any]) -> Sequence[str] | None:
+    """Return the scripts that a program starts, none if they are those of other packages; None if it starts no scripts."""
+    if program in ("run-s", "run-p", "npm-run-all", "npm-run-all2"):
+        return words
+    if program not in _MANAGERS:
+        return None
+    if _elsewhere(words):
+        return ()
+    called = _script_name(words, scripts)
+    return (called,) if called else None
 
 
 def _script_name(words: Sequence[str], scripts: Mapping[str, Any]) -> str:
@@ -172,6 +178,14 @@ def _elsewhere(words: Sequence[str]) -> bool:
     )
 
 
+_NODES: Mapping[str, tuple[str, ...]] = {
+    "node": (),
+    "tsx": ("--import", "tsx"),
+    "ts-node": ("--require", "ts-node/register"),
+}
+"""Programs that are node, and the options with which node is what they are."""
+_NAMES_OF_TESTS = ("test:", "test-", "unit", "jest", "mocha")
+"""Beginnings of the names of scripts that run tests."""
 _WITH_VALUE = words_of("-r --require --import --loader --experimental-loader -C --conditions -e -f")
 """Options of node or of a wrapper after which a value follows."""
 
@@ -192,21 +206,21 @@ def _call_of(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:
     path = posixpath.join(folder, "package.json")
     manifest = tree.json(path)
     scripts = mapping(manifest, "scripts")
-    is_workspace = bool(
-        member_patterns(tree, folder)
-    )  # it may have scripts and dependencies for its packages
-    names = ["test"]
-    if "test" not in scripts or not is_workspace:
-        names += sorted(
-            name for name in scripts if name.startswith(("test:", "test-", "unit", "jest", "mocha"))
-        )
-    for name in names:
+    # a workspace may have scripts and dependencies for its packages
+    is_workspace = bool(member_patterns(tree, folder))
+    others = sorted(name for name in scripts if name.startswith(_NAMES_OF_TESTS))
+    for name in ("test", *(() if is_workspace and "test" in scripts else others)):
         if calls := calls_of(scripts.get(name), scripts):
             return next((call for call in calls if call.runner == runner), None), f"scripts.{name} in {path}"
     own = mapping(manifest, "devDependencies").keys() | mapping(manifest, "dependencies").keys()
-    known = [name for name in ROWS if name in own]
+    known = next((name for name in ROWS if name in own), "")
     if known and not is_workspace:
-        return (Call(runner) if known[0] == runner else None), f"devDependencies in {path}"
+        return (Call(runner) if known == runner else None), f"devDependencies in {path}"
+    return _configured(tree, folder, runner)
+
+
+def _configured(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:
+    """Return a call of a runner that has a configuration in a folder, and that file."""
     start = posixpath.join(folder, ROWS[runner]["configuration"]) if runner in ROWS else "\0"
     configuration = min((name for name in tree.paths if name.startswith(start)), default="")
     return (Call(runner) if configuration else None), configuration

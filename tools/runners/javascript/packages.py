@@ -134,26 +134,12 @@ def _install(
 ) -> tuple[tuple[str, ...], list[str]]:
     """Return the command that installs a workspace's packages, and what people should know."""
     if manager == "pnpm":
-        if not version:
-            lock = re.search(
-                r"^lockfileVersion:\s*'?(\d+)", tree.text(_in(root, "pnpm-lock.yaml")), re.MULTILINE
-            )
-            version = _PNPM_OF_LOCK.get(lock[1] if lock else "", _PNPM_OF_LOCK["9"])
+        lock = re.search(r"^lockfileVersion:\s*'?(\d+)", tree.text(_in(root, "pnpm-lock.yaml")), re.MULTILINE)
+        version = version or _PNPM_OF_LOCK.get(lock[1] if lock else "", _PNPM_OF_LOCK["9"])
         frozen = ("--frozen-lockfile",) if locks else ()
         return ("npx", "--yes", f"pnpm@{version}", "install", *frozen, "--ignore-scripts"), []
     if manager == "yarn":
-        modern = "__metadata:" in tree.text(_in(root, "yarn.lock")) or (
-            version and not version.startswith("1.")
-        )
-        if modern:
-            name = f"@yarnpkg/cli-dist@{version or _MODERN_YARN}"
-            settings = tree.text(_in(root, ".yarnrc.yml"))
-            own = [word for pattern, word in _YARN_NEEDS.items() if re.search(pattern, settings)]
-            env = ("env", *own) if own else ()
-            return (*env, "npx", "--yes", name, "install", "--immutable", "--mode=skip-build"), []
-        name = f"yarn@{version or _CLASSIC_YARN}"
-        options = ("--frozen-lockfile", "--ignore-scripts", "--non-interactive")
-        return ("npx", "--yes", name, "install", *options), []
+        return _yarn(version, tree, root), []
     quiet = ("--ignore-scripts", "--no-audit", "--no-fund")
     if manager == "npm" and locks:
         return ("npm", "ci", *quiet), []
@@ -163,6 +149,18 @@ def _install(
         else []
     )
     return ("npm", "install", *quiet), notices
+
+
+def _yarn(version: str, tree: Tree, root: str) -> tuple[str, ...]:
+    is_classic = version.startswith("1.") or not version
+    if is_classic and "__metadata:" not in tree.text(_in(root, "yarn.lock")):
+        options = ("--frozen-lockfile", "--ignore-scripts", "--non-interactive")
+        return ("npx", "--yes", f"yarn@{version or _CLASSIC_YARN}", "install", *options)
+    settings = tree.text(_in(root, ".yarnrc.yml"))
+    own = [word for pattern, word in _YARN_NEEDS.items() if re.search(pattern, settings)]
+    name = f"@yarnpkg/cli-dist@{version or _MODERN_YARN}"
+    env = ("env", *own) if own else ()
+    return (*env, "npx", "--yes", name, "install", "--immutable", "--mode=skip-build")
 
 
 def _linked(tree: Tree, manifest: str) -> set[str]:

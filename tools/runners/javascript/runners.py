@@ -116,7 +116,7 @@ class JavaScriptRunner(Runner):
             Command(
                 ("node", *node, f"{folder}/run.cjs", json.dumps(settings), *arguments),
                 cwd=suite.root,
-                env=_table(suite, "env"),
+                env=json.loads(suite.options.get("env", "{}")),
                 files={f"{folder}/{name}": content for name, content in _programs().items()},
                 report=report,
                 key_file=key_file,
@@ -227,10 +227,6 @@ _WITH_FILE = frozenset(
 
 def _list(suite: Suite, name: str) -> tuple[str, ...]:
     return tuple(json.loads(suite.options.get(name, "[]")))
-
-
-def _table(suite: Suite, name: str) -> dict[str, str]:
-    return dict(json.loads(suite.options.get(name, "{}")))
 
 
 @cache

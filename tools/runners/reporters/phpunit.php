@@ -1,6 +1,7 @@
 <?php
-// Run files of PHPUnit 9 and write the records that m3agent.tools.runners.records reads.
+// Run files of PHPUnit and write the records that m3agent.tools.runners.records reads.
 //
+// The classes below are for PHPUnit 9; those for later versions are in `phpunit_events.php`.
 // Each file is loaded by itself, so a file that cannot be loaded is one red test, and the others run.
 
 namespace M3agent;
@@ -40,7 +41,7 @@ final class Report
         }
         $caller = debug_backtrace(DEBUG_BACKTRACE_IGNORE_ARGS, 1)[0]['file'] ?? '';
         $this->put($record);
-        if ($caller !== __FILE__) {
+        if ($caller !== __FILE__ && $caller !== events()) {
             $this->put(['tampering', 'the test reporter was called by other code']);
         }
     }
@@ -56,6 +57,12 @@ final class Report
     }
 }
 
+/** Return the path of the reporter for PHPUnit 10 and later, which lies beside this file. */
+function events(): string
+{
+    return substr(__FILE__, 0, -strlen('php')) . 'events';
+}
+
 /** Read the key, and load PHPUnit. */
 function prepare(array $argv): array
 {
@@ -66,13 +73,13 @@ function prepare(array $argv): array
     $projects = is_file('vendor/autoload.php') ? getcwd() . '/vendor/autoload.php' : $autoload;
     define('PHPUNIT_COMPOSER_INSTALL', is_dir('vendor/phpunit/phpunit') ? $projects : 'PHPUnit/Autoload.php');
     require PHPUNIT_COMPOSER_INSTALL;
-    if (!class_exists(Command::class)) {
-        fwrite(STDERR, "m3agent: this version of PHPUnit is not supported: m3agent runs PHPUnit 9\n");
+    if (!class_exists(Command::class) && !interface_exists('PHPUnit\Event\Tracer\Tracer')) {
+        fwrite(STDERR, "m3agent: this version of PHPUnit is not supported: m3agent runs PHPUnit 9 and later\n");
         exit(3);
     }
     // Loaded now, so that no other code can take the names of these classes.
-    $folder = dirname((new \ReflectionClass(TestCase::class))->getFileName());
-    foreach (['Assert', 'Constraint'] as $part) {
+    $folder = dirname((new \ReflectionClass(TestCase::class))->getFileName(), 2);
+    foreach (['Framework/Assert', 'Framework/Constraint', 'Framework/TestStatus', 'Event/'] as $part) {
         foreach (new \RecursiveIteratorIterator(new \RecursiveDirectoryIterator($folder)) as $file) {
             if ($file->getExtension() === 'php' && strpos($file->getPathname(), "$folder/$part") === 0 && $file->getFilename() !== 'Functions.php') {
                 require_once $file->getPathname();
@@ -84,7 +91,57 @@ function prepare(array $argv): array
     return [$report, $files, $perTest, $projects, $configuration];
 }
 
+/** Return whether the code of a test says that it expects something. */
+function expects(TestCase $test): bool
+{
+    for ($class = new \ReflectionClass($test); $class && $class->getName() !== TestCase::class; $class = $class->getParentClass()) {
+        foreach ([$class, ...array_values($class->getTraits())] as $part) {
+            if (stripos((string) file_get_contents((string) $part->getFileName()), 'expect') !== false) {
+                return true;
+            }
+        }
+    }
+
+    return false;
+}
+
+/** Let an alarm end a test. Return its seconds, 0 if this PHP has no alarms. */
+function limited(int $seconds): int
+{
+    if (!function_exists('pcntl_alarm')) {
+        return 0;
+    }
+    pcntl_async_signals(true);
+    pcntl_signal(SIGALRM, static function () use ($seconds): void {
+        throw new \RuntimeException("m3agent: the test took more than $seconds s");
+    });
+
+    return $seconds;
+}
+
+/** Return the names of new classes, each with a test that cannot pass. */
+function canaries(int $number): array
+{
+    $names = [];
+    for (; $number > 0; $number--) {
+        $first = random_int(2, 900);
+        $second = $first + random_int(1, 90);
+        $name = "Case$first$number" . 'Test';
+        eval("namespace M3agent; final class $name extends Canary { public function testValue(): void { "
+            . "\$value = $first; \$this->assertSame($second, \$value); } }");
+        $names[] = "M3agent\\$name";
+    }
+
+    return $names;
+}
+
 $prepared = prepare($argv); // the classes below need PHPUnit
+if (!class_exists(Command::class)) {
+    require events();
+    runEvents(...take($prepared));
+
+    return;
+}
 
 abstract class Canary extends TestCase
 {
@@ -116,14 +173,8 @@ final class Listener implements TestListener
     public function __construct(Report $report, int $seconds)
     {
         $this->report = $report;
-        $this->seconds = function_exists('pcntl_alarm') ? $seconds : 0;
+        $this->seconds = limited($seconds);
         $this->place = (new \ReflectionClass(TestResult::class))->getFileName();
-        if ($this->seconds) {
-            pcntl_async_signals(true);
-            pcntl_signal(SIGALRM, static function () use ($seconds): void {
-                throw new \RuntimeException("m3agent: the test took more than $seconds s");
-            });
-        }
     }
 
     public function canaries(): array
@@ -209,7 +260,7 @@ final class Listener implements TestListener
 
             return;
         }
-        if ($outcome === 'passed' && $test instanceof TestCase && $test->getExpectedException() !== null && !$this->expects($test)) {
+        if ($outcome === 'passed' && $test instanceof TestCase && $test->getExpectedException() !== null && !expects($test)) {
             $this->report->write('tampering', 'other code than that of a test expected an exception');
         }
         $text = $outcome === 'passed' ? '' : implode("\n", $this->texts ?: $this->risky);
@@ -244,19 +295,6 @@ final class Listener implements TestListener
         return [$file ?: 'unknown', array_values(array_filter([$class, $method], 'strlen'))];
     }
 
-    private function expects(TestCase $test): bool
-    {
-        for ($class = new \ReflectionClass($test); $class && $class->getName() !== TestCase::class; $class = $class->getParentClass()) {
-            foreach ([$class, ...array_values($class->getTraits())] as $part) {
-                if (stripos((string) file_get_contents((string) $part->getFileName()), 'expect') !== false) {
-                    return true;
-                }
-            }
-        }
-
-        return false;
-    }
-
     private function text(\Throwable $error): string
     {
         $places = [['file' => $error->getFile(), 'line' => $error->getLine()], ...$error->getTrace()];
@@ -285,7 +323,7 @@ final class Main extends Command
     protected function createRunner(): TestRunner
     {
         // The bootstrap file has run.
-        $canaries = array_map([$this, 'canary'], range(0, min(count($this->files), 60))); // before PHPUnit looks for new classes
+        $canaries = canaries(min(count($this->files), 60) + 1); // before PHPUnit looks for new classes
         $this->added = count($canaries);
         $suite = new TestSuite(''); // with a name, PHPUnit would look for a class
         $suite->addTestSuite(array_pop($canaries));
@@ -309,18 +347,6 @@ final class Main extends Command
         }
 
         return parent::createRunner();
-    }
-
-    /** Return the name of a new class with a test that cannot pass. */
-    private function canary(int $number): string
-    {
-        $first = random_int(2, 900);
-        $second = $first + random_int(1, 90);
-        $name = "Case$first$number" . 'Test';
-        eval("namespace M3agent; final class $name extends Canary { public function testValue(): void { "
-            . "\$value = $first; \$this->assertSame($second, \$value); } }");
-
-        return "M3agent\\$name";
     }
 }
 

@@ -69,7 +69,7 @@ class Log:
 
     def add(self, line: str) -> None:
         started, counted, goal = RUNNING.match(line), COUNTS.search(line), GOAL.match(line)
-        if started:
+        if started and started.group(1) not in self.running:  # some versions print the line twice
             self.running.append(started.group(1))
         elif counted:
             *counts, name = counted.groups()

@@ -9,15 +9,40 @@
 const assert = require("node:assert");
 const { EventEmitter } = require("node:events");
 const { randomUUID } = require("node:crypto");
+const util = require("node:util");
 
 const { apply, defineProperty, getOwnPropertyDescriptor, ownKeys } = Reflect;
 
-const CORE = [
-  ["EventEmitter.prototype", EventEmitter.prototype],
-  ["Promise.prototype", Promise.prototype],
-  ["Function.prototype", Function.prototype],
-  ["JSON", JSON],
-];
+const KINDS = ["Array", "Function", "Map", "Number", "Object", "Promise", "RegExp", "Set", "String"];
+
+// Return the objects that hold the language's own functions. A realm is a global object: jest gives tests another one.
+function core(realm) {
+  const kinds = KINDS.filter((name) => realm[name]?.prototype);
+  return [
+    ["JSON", realm.JSON],
+    ["Reflect", realm.Reflect],
+    ...kinds.flatMap((name) => [[name, realm[name]], [`${name}.prototype`, realm[name].prototype]]),
+  ].filter(([, object]) => object);
+}
+
+// Return a function that adds to a list which functions of the objects were replaced since. It calls no method.
+function keep(objects) {
+  const known = [];
+  for (const [name, object] of objects) {
+    for (const key of ownKeys(object)) {
+      const value = getOwnPropertyDescriptor(object, key)?.value;
+      if (typeof value === "function") known.push({ name, object, key, value });
+    }
+  }
+  return (signs) => {
+    for (let index = 0; index < known.length; index++) {
+      const { name, object, key, value } = known[index];
+      if (getOwnPropertyDescriptor(object, key)?.value !== value) {
+        signs[signs.length] = `the code under test replaced ${name}.${String(key)}`;
+      }
+    }
+  };
+}
 
 // Let each assignment to a function of an object be noted. The object works as before. A proxy, as jest's global object is, cannot
 // have properties that cannot be configured.
@@ -65,13 +90,8 @@ function watch(objects = [], locked = []) {
   const note = (sign) => noteIn(noted)(sign);
   for (const [name, object] of [["assert", assert], ["assert.strict", assert.strict], ...locked]) lock(name, object, note);
   lock("Object", Object, note, ["is"]); // what jest and vitest compare with
-  const known = [];
-  for (const [name, object] of [...CORE, ...objects]) {
-    for (const key of ownKeys(object)) {
-      const value = getOwnPropertyDescriptor(object, key)?.value;
-      if (typeof value === "function") known.push({ name, object, key, value });
-    }
-  }
+  const others = [["EventEmitter.prototype", EventEmitter.prototype], ["util", util]];
+  const replaced = keep([...core(globalThis), ...others, ...objects]);
   const falsehoods = [
     ["assert", () => assert(false)],
     ["assert.equal", () => assert.equal(randomUUID(), randomUUID())],
@@ -82,12 +102,7 @@ function watch(objects = [], locked = []) {
   return () => {
     const signs = noted;
     noted = [];
-    for (let index = 0; index < known.length; index++) {
-      const { name, object, key, value } = known[index];
-      if (getOwnPropertyDescriptor(object, key)?.value !== value) {
-        signs[signs.length] = `the code under test replaced ${name}.${String(key)}`;
-      }
-    }
+    replaced(signs);
     for (let index = 0; index < falsehoods.length; index++) {
       const [name, must_fail] = falsehoods[index];
       let failed = false;
@@ -102,4 +117,4 @@ function watch(objects = [], locked = []) {
   };
 }
 
-module.exports = { lock, lockTesters, noteIn, watch };
+module.exports = { core, keep, lock, lockTesters, noteIn, watch };

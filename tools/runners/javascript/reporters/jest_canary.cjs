@@ -10,7 +10,6 @@ delete globalThis[key];
 const matchers = globalThis[Symbol.for("$$jest-matchers-object")]?.matchers;
 if (matchers) lock("expect", matchers);
 lockTesters();
-lock("Object", Object, ["is"]);
 lock("", globalThis, ["expect", "test", "it", "describe", "beforeAll", "beforeEach", "afterEach", "afterAll"]);
 
 test(names[0], () => {

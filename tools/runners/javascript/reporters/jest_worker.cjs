@@ -10,7 +10,7 @@ const { createRequire } = require("node:module");
 const { randomUUID } = require("node:crypto");
 const { encode, mac } = require("./records.cjs");
 const { takeSecret } = require("./shared.cjs");
-const { lock, lockTesters, noteIn, watch } = require("./guard.cjs");
+const { core, keep, lock, lockTesters, noteIn, watch } = require("./guard.cjs");
 const { canaryName } = require("./names.cjs");
 
 const changed = watch();
@@ -92,6 +92,8 @@ async function runFile(globalConfig, config, environment, runtime, file, send) {
     const { circus, run } = findRunner(config.rootDir);
     const names = [canaryName(), `${canaryName()} again`];
     const signs = [];
+    lock("Object", environment.global.Object, noteIn(signs), ["is"], true); // what jest compares with
+    const replaced = keep(core(environment.global));
     let setUp = config.setupFilesAfterEnv;
     if (circus) {
       const note = noteIn(signs);
@@ -109,6 +111,7 @@ async function runFile(globalConfig, config, environment, runtime, file, send) {
     });
     const result = await run(globalConfig, { ...config, setupFilesAfterEnv: setUp }, environment, runtime, file, forward);
     if (circus) removeCanaries(result, names, signs);
+    replaced(signs);
     signs.push(...changed());
     result.m3agent = { signs, code: mac(secret, encode(signed(file, result, signs))) };
     return result;

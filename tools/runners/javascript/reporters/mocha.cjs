@@ -2,8 +2,8 @@
 // mocha: tests run in the process of the reporter.
 //
 // Canaries are two suites of tests that must fail, added when the run begins: they show code that makes every test pass.
-// The guard shows replaced functions of mocha, its prototypes included. Code that changes the state of one test without
-// replacing any function is not noticed.
+// The guard shows replaced functions of mocha, its prototypes included, and of its tests. Code that changes the state of one test
+// without replacing any function is not noticed.
 
 const assert = require("node:assert");
 const path = require("node:path");
@@ -20,6 +20,7 @@ const { takeSecret, textOf } = require("./shared.cjs");
 
 const { on } = EventEmitter.prototype;
 const { apply } = Reflect;
+const { hasOwn } = Object;
 const exit = process.exit.bind(process);
 const { setImmediate } = globalThis;
 const GLOBALS = ["describe", "context", "it", "specify", "suite", "test", "before", "after", "beforeEach", "afterEach"];
@@ -115,6 +116,7 @@ module.exports = ({ args, packageFolder, program, settings, start }) => {
       }
       const listen = (event, listener) => apply(on, runner, [event, listener]);
       const canaries = new Map();
+      const functions = new Map(); // of each test, as it was declared
       let running = null; // the test that began and has no result
       let hookFailed = false;
 
@@ -130,6 +132,7 @@ module.exports = ({ args, packageFolder, program, settings, start }) => {
       };
 
       listen("start", () => {
+        runner.suite.eachTest((test) => functions.set(test, test.fn));
         const failing = [
           () => {
             throw new Error(`expected ${randomUUID()}`);
@@ -152,7 +155,11 @@ module.exports = ({ args, packageFolder, program, settings, start }) => {
         if (!(test._retriedTest ?? test.retriedTest?.())) record("start", fileOf(test), namesOf(test));
         running = test;
       });
-      listen("pass", (test) => finish(test, "passed", ""));
+      listen("pass", (test) => {
+        const isOther = functions.has(test) && functions.get(test) !== test.fn;
+        if (isOther || hasOwn(test, "run")) record("tampering", "the code under test replaced a test");
+        finish(test, "passed", "");
+      });
       listen("pending", (test) => finish(test, "skipped", ""));
       listen("fail", (test, error) => {
         const isHook = test.type === "hook";

@@ -33,7 +33,8 @@ afterAll(() => {
   const visit = (task, above) => {
     const path = [...above, task.name];
     if (task.tasks) task.tasks.forEach((inner) => visit(inner, path));
-    else if (path.length === 1 && names.includes(task.name)) canaries += task.result?.state === "fail";
+    // not names.includes(): the code under test may have replaced it
+    else if (path.length === 1 && (task.name === names[0] || task.name === names[1])) canaries += task.result?.state === "fail";
     else if (task.result?.state === "pass") passed.push(path);
   };
   if (file === undefined) return; // without a signature, the results do not count
