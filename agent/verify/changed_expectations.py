@@ -7,35 +7,62 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePosixPath
 
+from m3agent.agent.verify.expected_values import (
+    CHECKS,
+    DATA,
+    Definitions,
+    TestValues,
+    changed_values,
+    definitions,
+    without_literals,
+)
 from m3agent.agent.verify.patched_files import PatchedFiles
-from m3agent.agent.verify.python_file import Function, imports_in, is_fixture, last_name, nodes_in, parsed
-from m3agent.agent.verify.review import Finding, finding_at
+from m3agent.agent.verify.python_file import Function, imports_in, is_fixture, last_name, nodes_in
+from m3agent.agent.verify.review import MOST_LINES, Finding, block_in, finding_at
 from m3agent.agent.verify.weaker_tests import assertions_in
+from m3agent.tools.runners.suites import CODE as CODE_OF_TESTS
 from m3agent.tools.runners.suites import file_of, without_suite
+from m3agent.util.python_ast import parsed
 
 TEST_CALLS = re.compile(rb"\bassert\.\w+\(|\bexpect\(|\bt\.(?:Error|Fatal|Fail)\w*\(|\brequire\.\w+\(t,")
 """Calls of test libraries for JavaScript and Go, in files that may be no tests."""
-CHECKS = re.compile("_?(assert|check|expect|verify|ensure)", re.IGNORECASE)
-"""Start of the names of functions that tests call to compare."""
-CODE = frozenset([
-    ".py", ".pyi", ".pyx", ".pxd", ".c", ".cc", ".cpp", ".h", ".hpp", ".rs", ".go", ".java", ".js", ".mjs",
-    ".cjs", ".ts", ".rb",
-])  # fmt: skip
-"""Suffixes of files that are no data."""
+SET_UPS = frozenset(
+    ["setUp", "setUpClass", "setUpModule", "setup_method", "setup_class", "setup_function", "setup_module"]
+)
+"""Functions that test libraries call before tests."""
+FAILS = re.compile(
+    r"\bassert\w*|\brefute\w*|\bexpect\(|\bAssertionError\b|\bpanic!|\bfail\w*\(|\bthrow\b|\braise\b"
+)
+"""What fails a test, in other languages than Python."""
+OTHER_CODE = ".clj .dart .erl .h .hpp .hs .lua .m .mm .pm .pxd .pyi .pyx .scala .zig"
+CODE = frozenset({*CODE_OF_TESTS, *OTHER_CODE.split()})
+"""Suffixes of files that are no data: of those that can hold tests, and of others."""
+CONFIGURED: tuple[str, ...] = (".toml", ".cfg")
+"""Ends of the names of files that configure the project."""
+DOCUMENTATION = frozenset({".md", ".rst"})
+DEFINES = re.compile(
+    r"(?:\b(?:fn|func|def|function|void|const|let|var)\s+|\bexports\.|\bmacro_rules!\s*)(?:self\.)?([A-Za-z_]\w*)"
+)
+"""A definition in another language than Python, with its name."""
+NONE = 0, Counter[str]()
+"""What is known of a definition that was not there."""
+SETS = re.compile(r"\b([A-Za-z_]\w*)\s*(?::[^=\n]*)?=(?![=>])")
+"""A line that gives a name a value, with the name."""
+LITERAL = re.compile(r"""[-+]?\b\d[\w.]*|"[^"\n]*"|'[^'\n]*'|`[^`]*`""")
+"""A number or a text in another language than Python."""
 WORD = r"[A-Za-z_][A-Za-z_0-9]*"
-ROWS = r"(?:parametrize\([^()]*|\bin )\b([A-Za-z_]\w*)\s*[):]"
-"""Names of what tests run for: the values of parametrize and of loops."""
 HELPER = "changes an assertion that the fixed tests call"
 FIXTURE = "changes a fixture that the fixed tests use"
-TABLE = "changes values for which the fixed tests run"
 READ = "is data that only tests name"
 IS_TEST = "changes a test that stands in a file of the code"
 ONLY_VALUES = "changes only values, in a file that only tests import"
+VALUE = "changes a value with which the fixed tests compare, or for which they run"
 STANDS_FOR = "lets one class or member stand for others"
 
 
@@ -46,7 +73,10 @@ def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Fi
         return []
     surroundings = {path for path in files.patched if PurePosixPath(path).name == "conftest.py"}
     text = b"\n".join(files.new(path) or b"" for path in sorted(tests | surroundings))
-    words, rows = (set(re.findall(pattern, text.decode(errors="replace"))) for pattern in (WORD, ROWS))
+    words = set(re.findall(WORD, text.decode(errors="replace")))
+    names = {ident.partition("[")[0].rpartition("::")[2] for ident in fixed}
+    modules = (parsed(files.new(path)) for path in sorted(tests | surroundings) if path.endswith(".py"))
+    expected = TestValues([*filter(None, modules)], names).chains
     findings = list[Finding]()
     for path, (old, new) in files.contents().items():
         if files.tests.is_test(path):
@@ -56,14 +86,17 @@ def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Fi
             was, now = parsed(old), parsed(new)
             if was is not None and now is not None:
                 functions = _functions(was, now, words, named=_is_plugin(path, text))
-                nodes = (*functions, *_tables(was, now, rows), *_classes(was, now))
-                places = [(node.lineno, what) for node, what in nodes]
+                before, after = definitions(was), definitions(now)
+                places = [(node.lineno, what) for node, what in (*functions, *_classes(before, after, words))]
+                places += [(line, VALUE) for line in changed_values(before, after, expected)]
                 if not places and _changes_only_values(was, now) and _is_of_tests(files, path, tests):
-                    places = [(1, ONLY_VALUES)]
+                    places = [(node.lineno, ONLY_VALUES) for node in _changed_values(was, now)]
         elif _loses_check(old, new):
             places = [(1, HELPER)]
-        elif _is_data(files, path, words):
+        elif _is_data(files, path, words, text):
             places = [(1, READ)]
+        elif PurePosixPath(path).suffix in CODE and old and new:
+            places = list(_in_other_code(files, path, words))
         findings += [finding_at(path, new or b"", line, what) for line, what in places]
     return findings
 
@@ -82,23 +115,15 @@ def _functions(
         gone = assertions_in(before) - assertions_in(node)
         if node.name.startswith("test_") or any("attr='assert" in each for each in gone):  # unittest's
             yield node, IS_TEST
-        elif is_fixture(node) and (named or node.name in words):
+        elif node.name in SET_UPS or (is_fixture(node) and (named or node.name in words)):
             yield node, FIXTURE
         elif node.name in words and CHECKS.match(node.name) and gone:
             yield node, HELPER
 
 
-def _tables(was: ast.Module, now: ast.Module, rows: Collection[str]) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield changed assignments of values for which tests run."""
-    earlier = {ast.dump(node.targets[0]): node for node in was.body if isinstance(node, ast.Assign)}
-    for node in now.body:
-        match node:
-            case ast.Assign(
-                targets=[ast.Name(id=name) as target, *_], value=ast.List() | ast.Tuple() | ast.Dict()
-            ):
-                before = earlier.get(ast.dump(target))
-                if name in rows and before is not None and ast.dump(before.value) != ast.dump(node.value):
-                    yield node, TABLE
+def _parameters(function: Function) -> set[str]:
+    given = function.args
+    return {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
 
 
 def _is_plugin(path: str, text: bytes) -> bool:
@@ -108,18 +133,35 @@ def _is_plugin(path: str, text: bytes) -> bool:
     return any(module.rpartition(".")[2].encode() in line for line in lines)
 
 
-def _classes(was: ast.Module, now: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
+def _classes(
+    before: Definitions, after: Definitions, words: Collection[str]
+) -> Iterator[tuple[ast.stmt, str]]:
     """Yield changed classes with tests, names of classes that now name others, and enumerations with a further name for a member."""
-    classes = {node.name: node for node in was.body if isinstance(node, ast.ClassDef)}
-    for node in now.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)]) if name in classes:
-                yield node, STANDS_FOR
-            case ast.ClassDef(name=name) if name in classes and _aliases(node) > _aliases(classes[name]):
-                yield node, STANDS_FOR
-            case ast.ClassDef(name=name) if name in classes and _has_tests(node):
-                if ast.dump(node) != ast.dump(classes[name]):
+    for name in before:
+        classes = [node for node in before[name] if isinstance(node, ast.ClassDef)]
+        known = {*map(ast.dump, before[name])}
+        for node in after.get(name, after.get("__getattr__", ())) if classes else ():
+            if isinstance(node, ast.ClassDef):
+                is_wrapped = _wrappers(node, after) > _wrappers(classes[0], after)
+                if is_wrapped or _aliases(node) > _aliases(classes[0]):
+                    yield node, STANDS_FOR
+                elif _has_tests(node) and ast.dump(node) not in known:
                     yield node, IS_TEST
+            elif isinstance(node, Function) and node.name == name:  # no test can ask for its instances
+                continue
+            elif name in words and ast.dump(node) not in known and not _is_moved(node, name):
+                yield node, STANDS_FOR
+
+
+def _is_moved(node: ast.stmt, name: str) -> bool:
+    """Return whether a statement imports a class by its own name from another module of the code."""
+    return any(name == own and module not in DATA for _, _, module, own in imports_in([node]))
+
+
+def _wrappers(node: ast.ClassDef, known: Definitions) -> int:
+    """Return how many decorators of a class are functions of its module."""
+    functions = (known.get(last_name(each), [None])[0] for each in node.decorator_list)
+    return sum(isinstance(each, Function) for each in functions)
 
 
 def _has_tests(node: ast.ClassDef) -> bool:
@@ -134,18 +176,6 @@ def _aliases(node: ast.ClassDef) -> int:
     return sum(number - 1 for number in values.values())
 
 
-class _WithoutLiterals(ast.NodeTransformer):
-    """Replaces each literal value, list, tuple, set and dictionary by the same value."""
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        match node:
-            case ast.Constant() | ast.List() | ast.Tuple() | ast.Set() | ast.Dict():
-                return ast.Constant(0)
-            case ast.UnaryOp(operand=ast.Constant()):
-                return ast.Constant(0)
-        return self.generic_visit(node)
-
-
 class _WithoutTexts(ast.NodeTransformer):
     """Leaves out docstrings."""
 
@@ -157,8 +187,61 @@ def _changes_only_values(was: ast.Module, now: ast.Module) -> bool:
     was, now = (_WithoutTexts().visit(copy.deepcopy(module)) for module in (was, now))
     if ast.dump(was) == ast.dump(now):
         return False
-    old, new = (ast.dump(_WithoutLiterals().visit(module)) for module in (was, now))
-    return old == new
+    return without_literals(was) == without_literals(now)
+
+
+def _changed_values(was: ast.Module, now: ast.Module) -> list[ast.stmt]:
+    """Return the statements whose values changed, of two modules that differ in values only.
+
+    A statement that computes with a function's parameters is code, and so is a constant that such a statement names.
+    """
+    pairs = zip(_statements(was.body), _statements(now.body), strict=False)
+    changed = [(new, function) for (old, _), (new, function) in pairs if _own(old) != _own(new)]
+    computing = [node for node, function in _statements(now.body) if _computes(node, function)]
+    used = {last_name(each) for node in computing for each in ast.walk(node)}
+    return [
+        node
+        for node, function in changed
+        if not _computes(node, function)
+        and not (isinstance(node, ast.Assign) and {*map(last_name, node.targets)} <= used)
+    ]
+
+
+def _statements(
+    body: Sequence[ast.stmt], function: Function | None = None
+) -> Iterator[tuple[ast.stmt, Function | None]]:
+    """Yield the statements without docstrings, each with the function that it is in."""
+    for node in body:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        yield node, function
+        inner = node if isinstance(node, Function) else function
+        below = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt))
+        yield from _statements([*below], inner)
+        for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            yield from _statements(handler.body, inner)
+
+
+def _own(node: ast.stmt) -> list[str]:
+    """Return the parts of a statement that are no statements."""
+    return [ast.dump(each) for each in _expressions(node)]
+
+
+def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
+    return (
+        each
+        for each in ast.iter_child_nodes(node)
+        if not isinstance(each, ast.stmt | ast.excepthandler | ast.match_case)
+    )
+
+
+def _computes(node: ast.stmt, function: Function | None) -> bool:
+    """Return whether a statement of a function reads a parameter of it, and lists no values."""
+    if function is None or isinstance(node, Function | ast.ClassDef):
+        return False
+    parts = [each for part in _expressions(node) for each in ast.walk(part)]
+    lists = any(isinstance(each, ast.List | ast.Tuple | ast.Set | ast.Dict) for each in parts)
+    return not lists and not _parameters(function).isdisjoint(map(last_name, parts))
 
 
 def _is_of_tests(files: PatchedFiles, path: str, tests: Collection[str]) -> bool:
@@ -190,20 +273,72 @@ def _loses_check(old: bytes | None, new: bytes | None) -> bool:
     return bool(was - now)
 
 
-def _is_data(files: PatchedFiles, path: str, words: Collection[str]) -> bool:
-    """Return whether a file is data, and tests name it or its folder while no other file does."""
+def _in_other_code(files: PatchedFiles, path: str, words: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yield lines in another language than Python: values and weaker checks that no code but the fixed tests names."""
+    old, new = ((content or b"").decode(errors="replace") for content in (files.old(path), files.new(path)))
+    was, now = _definitions(old.split("\n")), _definitions(new.split("\n"))
+    changed = [
+        (number, name, HELPER) for name, (number, fails) in now.items() if was.get(name, NONE)[1] - fails
+    ]
+    if LITERAL.sub("0", old) == LITERAL.sub("0", new):
+        lines = zip(itertools.count(1), old.split("\n"), new.split("\n"), strict=False)
+        names = ((number, SETS.search(after)) for number, before, after in lines if before != after)
+        changed += [(number, match[1], VALUE) for number, match in names if match is not None]
+    for number, name, what in changed:
+        is_once = len(re.findall(rf"\b{name}\b", new)) == 1
+        if name in words and is_once and not _is_named_by_code(files, path, name):
+            yield number, what
+
+
+def _definitions(lines: Sequence[str]) -> dict[str, tuple[int, Counter[str]]]:
+    """Return the definitions in another language than Python by name: the line number, and the lines inside that fail a test."""
+    return {
+        match[1]: (
+            number,
+            Counter(filter(FAILS.search, block_in([*lines[number - 1 : number + MOST_LINES]]))),
+        )
+        for number, line in enumerate(lines, 1)
+        if (match := DEFINES.search(line)) is not None
+    }
+
+
+def _is_data(files: PatchedFiles, path: str, words: Collection[str], tests: bytes) -> bool:
+    """Return whether a file is data, and tests name it or its folder while no other file does.
+
+    Tests name a file of documentation only in full: their words may name any part of it by chance. Settings of the project, and
+    files in hidden folders, are no data of tests.
+    """
     pure = PurePosixPath(path)
-    if pure.suffix in CODE:
+    is_hidden = any(part.startswith(".") for part in pure.parts)
+    if pure.suffix in CODE or is_hidden or files.tests.is_surrounding(path, files.base):
         return False
+    if pure.suffix in DOCUMENTATION:
+        return pure.name.encode() in tests and not _is_named_by_code(files, path, re.escape(pure.name))
     own = {pure.name} if {*words} >= set(re.findall(WORD, pure.name)) else set[str]()
-    own |= {pure.parent.name} & {*words}
-    return bool(own) and not any(_is_named_by_code(files, path, name) for name in own)
+    named = {re.escape(name): CONFIGURED for name in own}
+    folder = re.escape(pure.parent.name)
+    # only what has a folder's name as a text can read its files; a folder with code can be found by its package, too
+    as_text = rf"""["'/.]{folder}["'/]"""
+    if folder and re.search(as_text.encode(), tests):
+        beside = (PurePosixPath(each) for each in files.patched if each.endswith(".py"))
+        has_code = any(each.parent == pure.parent for each in beside)
+        named[folder if has_code else as_text] = CONFIGURED if has_code else ()
+    return bool(named) and not any(_is_named_by_code(files, path, *each) for each in named.items())
 
 
-def _is_named_by_code(files: PatchedFiles, path: str, name: str) -> bool:
-    """Return whether a file that is no test, and is not the file itself, has a name."""
+def _is_named_by_code(
+    files: PatchedFiles, path: str, pattern: str, others: tuple[str, ...] = CONFIGURED
+) -> bool:
+    """Return whether a file of the same language that is no test, and is not the file itself, has a name.
+
+    Args:
+        pattern: Pattern of the name.
+        others: Ends of the names of further files that may have it.
+    """
+    own, name = PurePosixPath(path).suffix, re.compile(pattern.encode())
+    suffixes = (*others, own if own in CODE else ".py")
     return any(
-        name.encode() in (files.new(other) or b"")
+        name.search(files.new(other) or b"")
         for other in files.patched
-        if other != path and other.endswith((".py", ".toml", ".cfg")) and not files.tests.is_test(other)
+        if other != path and other.endswith(suffixes) and not files.tests.is_test(other)
     )

@@ -6,7 +6,8 @@ import ast
 from collections import Counter
 from collections.abc import Sequence
 
-from m3agent.agent.verify.python_file import Definition, imports_in, is_fixture, parsed
+from m3agent.agent.verify.python_file import Definition, imports_in, is_fixture
+from m3agent.util.python_ast import parsed
 
 
 def changed_tests(old: bytes, new: bytes) -> set[str] | None:

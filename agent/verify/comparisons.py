@@ -13,7 +13,8 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from m3agent.agent.verify.patched_files import Contents
-from m3agent.agent.verify.python_file import Function, own_nodes, parsed
+from m3agent.agent.verify.python_file import Function, own_nodes
+from m3agent.util.python_ast import parsed
 
 COMPARISONS = {"__eq__": True, "__ne__": False, "__instancecheck__": True, "__subclasscheck__": True}
 """Methods that decide comparisons, with the result that lets a test pass."""

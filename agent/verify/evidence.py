@@ -126,6 +126,8 @@ class Evidence:
     findings: tuple[Finding, ...] = ()
     related: frozenset[str] = frozenset()
     """Tests that the issue is about, and that stay red although the patch's own tests show a fix."""
+    beside: frozenset[str] = frozenset()
+    """Tests that stay red and that the issue is not about, although it is about a repaired one."""
     other_python: tuple[str, str] | None = None
     """The version of Python that the project needs, and the other one on which its tests ran."""
     suites: tuple[str, ...] = ()

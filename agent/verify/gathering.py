@@ -40,13 +40,16 @@ from m3agent.agent.verify.pair import (
     targets_of,
 )
 from m3agent.agent.verify.patched_files import PatchedFiles
+from m3agent.agent.verify.python_file import lines_of
 from m3agent.agent.verify.related import files_of_tests_near, related_tests
 from m3agent.agent.verify.review import (
+    OPENS,
     Finding,
     changed_macros,
     changed_registrations,
     findings_at,
     findings_of,
+    line_of,
 )
 from m3agent.agent.verify.rules import could_decide
 from m3agent.agent.verify.scope import SuiteRun, run_suite
@@ -70,7 +73,7 @@ from m3agent.tools.run_tests import EVERYTHING, Selection, Variant
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import CONFIGURATION, PYTEST
 from m3agent.tools.runners.suites import file_of, of_suites, suite_of, suites_of
-from m3agent.tools.test_report import EMPTY, TestReport, joined, missing_host
+from m3agent.tools.test_report import EMPTY, Reached, TestReport, joined, missing_host
 from m3agent.util.concurrency import all_of
 
 KNOWN_SECONDS = 0.1
@@ -369,9 +372,9 @@ def _read(work: Work, trees: Trees) -> Evidence:
         vacuous=frozenset(
             f"{path}::{name}"
             for path in filter(files.tests.is_test, paths)
-            for name in (vacuous_tests(files.new(path)) if path.endswith(".py") else ())
+            for name in vacuous_tests(path, files.new(path))
         ),
-        findings=findings_of(files.contents(undone)),
+        findings=findings_of(files.contents(undone), files.tests.is_test),
     )
 
 
@@ -388,7 +391,7 @@ def _with_reading(
     if evidence.before.registrations:
         findings += changed_registrations(evidence.before.registrations, evidence.after.registrations)
         findings += changed_macros(files.contents())
-    evidence = replace(evidence, findings=findings)
+    evidence = replace(evidence, findings=findings, beside=_beside(work, evidence))
     if evidence.copies is not None:
         similar = evidence.copies.to_read(lambda: files.contents(evidence.undone))
         evidence = replace(evidence, similar=similar)
@@ -423,6 +426,16 @@ def _still_red_and_related(work: Work, evidence: Evidence, elsewhere: Collection
     return frozenset(related)
 
 
+def _beside(work: Work, evidence: Evidence) -> frozenset[str]:
+    """Return the tests that stay red and that the issue is not about, if it is about a repaired one."""
+
+    def related(idents: Collection[str]) -> set[str]:
+        return related_tests(work.workspace, work.patch.base, work.issue, idents)
+
+    fixed, red = evidence.changes.fixed, evidence.still_red
+    return frozenset(red - related(red)) if red and related(fixed) else frozenset()
+
+
 def _hidden(evidence: Evidence, files: PatchedFiles) -> tuple[Finding, ...]:
     """Return the lines at which the interpreter saw more than a reader does."""
     usual, seen = evidence.before.signs, evidence.after.signs
@@ -430,8 +443,22 @@ def _hidden(evidence: Evidence, files: PatchedFiles) -> tuple[Finding, ...]:
     places = seen.reached_beyond(usual, {*files.patch.paths, *built})
     red, green = evidence.own
     places += green.signs.reached_beyond(red.signs, {*files.patch.paths})
-    places = [place for place in places if place.path not in evidence.undone]
-    return findings_at(places, lambda path: files.new(path) or b"")
+
+    def content_of(path: str) -> bytes:
+        return files.new(path) or b""
+
+    def is_new(place: Reached) -> bool:
+        old = map(str.strip, lines_of(files.old(place.path) or b""))
+        return line_of(lines_of(content_of(place.path)), place.line) not in old
+
+    return findings_at(
+        [
+            place
+            for place in places
+            if place.path not in evidence.undone and (place.name != OPENS or is_new(place))
+        ],
+        content_of,
+    )
 
 
 class CopyRuns:
@@ -452,7 +479,7 @@ class CopyRuns:
 
     @cached_property
     def _needs_review(self) -> bool:
-        return bool(findings_of(self._files.contents()))
+        return bool(findings_of(self._files.contents(), self._files.tests.is_test))
 
     def begin(
         self, tree: str, fixed: Collection[str], added: Collection[str], *, reviewed: bool = False

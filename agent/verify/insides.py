@@ -35,6 +35,12 @@ HIDDEN = "has text that hides what it says"
 AT_IMPORT = "starts a thread or a process while it is imported"
 WRITES = "writes files while it is imported"
 CLASS = "changes the class of an object"
+CHANCE = "decides by chance"
+CLOCK = "decides by the time"
+COUNTS = "decides by how often it was called"
+SURROUNDINGS = "decides by the process, the folder or the machine in which it runs"
+READS_TESTS = "reads a file of the tests whose path no test gave it"
+SETS = "changes a setting of the whole process"
 UNREADABLE = "cannot be read"
 NATIVE = "is machine code, bytecode or an archive of code"
 
@@ -47,8 +53,8 @@ def _by_name(table: str) -> dict[str, str]:
     return {name: _PHRASES[kind] for kind, names in _TABLES[table].items() for name in names.split()}
 
 
-def _names(row: str) -> frozenset[str]:
-    return frozenset(_TABLES["names"][row].split())
+def _names(row: str, table: str = "names") -> frozenset[str]:
+    return frozenset(_TABLES[table][row].split())
 
 
 ATTRIBUTES, MODULES, MEMBERS, RUNS_CODE = map(_by_name, ("attributes", "modules", "members", "builtins"))
@@ -59,6 +65,12 @@ TEST_RUNNERS, OPENERS, ALWAYS = map(_names, ("test_runners", "openers", "always"
 MAY_BE_SET, BUILD_FILES, PLUGINS_ASKED = map(_names, ("may_be_set", "build_files", "plugins_asked"))
 STARTERS, MAKERS, WRITERS, CODECS = map(_names, ("starters", "makers", "writers", "codecs"))
 NATIVE_SUFFIXES = _names("native_suffixes")
+DECIDES = _by_name("decides")
+MACHINE_VARIABLES, FILE_METHODS, SETTERS, AT_ONCE, SETTINGS, RESTORERS = (
+    _names(row, "settings")
+    for row in ("machine_variables", "file_methods", "setters", "setters_at_import", "holders", "restorers")
+)
+SETTERS_AT_IMPORT = SETTERS | AT_ONCE
 NATIVE_STARTS = (b"\x7fELF", b"MZ\x90\0", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """First bytes of machine code for Linux, Windows and macOS."""
 REPLACEABLE = frozenset({*sys.stdlib_module_names, *TEST_RUNNERS, "numpy"})
@@ -86,7 +98,7 @@ WORDS = re.compile(
 )
 """Names that count inside of format strings and of text that may be run as code."""
 
-TESTS_RUN = re.compile(r"_?pytest|py\.test|unittest|PYTEST_\w+")
+TESTS_RUN = re.compile(r"_?pytest|py\.test|unittest|PYT(?:E(?:S(?:T(?:_\w*)?)?)?)?")
 """Texts that a program compares with what it finds in its process, to see whether tests run."""
 PROCESS_FILES = re.compile(r"/proc/(?:self|thread-self|\d|$|%|\{)|/proc$|/dev/fd")
 
@@ -104,3 +116,12 @@ def what_of(word: str) -> str:
     """Return what a name that `PLAIN`, `WORDS` or `NAMED` found counts as."""
     name = word.split()[-1]
     return {**MODULES, **MEMBERS, **RUNS_CODE, **ATTRIBUTES}.get(name, FUNCTIONS)
+
+
+def of_member(full: str, table: Mapping[str, str]) -> str:
+    """Return what a member of a module, or its module, counts as by a table; empty if it does not count."""
+    while full:
+        if full in table:
+            return table[full]
+        full = full.rpartition(".")[0]
+    return ""

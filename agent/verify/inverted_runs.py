@@ -17,7 +17,15 @@ from random import Random, SystemRandom
 from typing import Literal, NamedTuple
 
 from m3agent.agent.verify.comparisons import comparison_changes
-from m3agent.agent.verify.inverted_tests import NOT_PLAIN, WAYS, Inversion, TestSource, Way, helpers
+from m3agent.agent.verify.inverted_tests import (
+    NOT_PLAIN,
+    NOT_REACHED,
+    WAYS,
+    Inversion,
+    TestSource,
+    Way,
+    helpers,
+)
 from m3agent.agent.verify.patched_files import Contents
 from m3agent.agent.verify.review import MOST_TEXT, Finding
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
@@ -36,8 +44,8 @@ EQUAL = "passes as well if it expects another value"
 NOT_PASSED = "does not pass if its values are hidden"
 NOT_RUN = "is reported as passed in a run without it"
 
-Kind = Literal["unchanged", "hidden", "plain", "inverted", "expected"]
-"""Whether the assertions are as they were, have hidden or plain values (`plain_tests`), or another value.
+Kind = Literal["unchanged", "hidden", "plain", "stopped", "inverted", "expected"]
+"""Whether the assertions are as they were, have hidden or plain values (`plain_tests`), raise an error, or have another value.
 
 With another value one must fail, or all are expected to fail, and the test must pass.
 """
@@ -88,7 +96,7 @@ class CopiesSeen:
     red: tuple[str, ...] = ()
     """Ids of tests that do not pass if their values are hidden."""
     overloaded: tuple[Finding, ...] = ()
-    """Tests that a person must read, because they do not pass if values compare as Python's own types do."""
+    """Tests that a person must read, because they do not pass if values compare as Python's own types do, or reach no assertion."""
 
     def reasons(self, review: Collection[Finding]) -> tuple[str, ...]:
         """Return the reasons why the tests show nothing about a patch, as phrases.
@@ -155,6 +163,10 @@ def copies_of(
         for way, each in product(WAYS, (source, *of_helpers)):
             texts["expected", way][each.path] = each.expected_to_fail(way)
         texts["hidden", "different"][path] = source.hidden(tests)
+        texts["stopped", "different"][path], uncertain = source.stopped(tests)
+        for test in uncertain:
+            place = source.place_of(test)
+            inversions["stopped", "different"][tests[test]] = Inversion(path, place.line, "", "different")
         for each in (source, *of_helpers) if plain else ():
             texts["plain", "different"][each.path] = each.plain()
         without += source.not_inverted(tests, {name for each in of_helpers for name in each.functions})
@@ -215,7 +227,7 @@ async def run_copies(
             That matters only if the patch has code that decides a comparison.
     """
     copies = replace(copies, all=tuple(copy for copy in copies.all if with_hidden or copy.kind != "hidden"))
-    faults = _Faults(set(), set(), set(), set())
+    faults = _Faults(set(), set(), set(), set(), set())
     for number in range(TIMES):
         wanted = [copy for copy in copies.all if number or with_unchanged or copy.kind != "unchanged"]
         order = SystemRandom().sample(wanted, len(wanted))
@@ -245,6 +257,8 @@ class _Faults(NamedTuple):
     """Ids of tests that do not pass with plain values."""
     alone: set[str]
     """Ids of tests that do not pass in a process of their own."""
+    unreached: set[str]
+    """Ids of tests that pass although each assertion raises an error."""
 
     def both(self, other: _Faults) -> _Faults:
         """Return what this round and another one show."""
@@ -257,19 +271,23 @@ def _faults(copies: Copies, readings: Sequence[tuple[Copy, Reading]]) -> _Faults
     green = copies.idents if unchanged is None else _green(unchanged)
     # a test that ends its process began, and has no result
     began = set[str | None]() if unchanged is None else {*unchanged.outcomes, unchanged.running}
-    passed, red, overloaded = set[Inversion](), set[str](), set[str]()
+    passed, red, overloaded, unreached = set[Inversion](), set[str](), set[str](), set[str]()
     mark = re.compile(rf"<{copies.token} (\d+) (.+?)>")
     for copy, reading in readings:
         again = green & _green(reading)
-        passed |= {made for ident, made in copy.inversions.items() if ident in again}
-        if copy.kind == "hidden":
+        if copy.kind == "inverted":
+            passed |= {made for ident, made in copy.inversions.items() if ident in again}
+        elif copy.kind == "stopped":
+            unreached |= again & copy.inversions.keys()
+        elif copy.kind == "hidden":
             red |= (green & reading.outcomes.keys()) - again
         elif copy.kind == "plain":
             overloaded |= (green & reading.outcomes.keys()) - again
         elif copy.kind == "expected":
             places = filter(None, (mark.search(reading.errors.get(ident, "")) for ident in green))
             passed |= {Inversion(place[2], int(place[1]), "", copy.way) for place in places}
-    return _Faults(passed, red, overloaded, {ident for ident in copies.idents - green if ident in began})
+    alone = {ident for ident in copies.idents - green if ident in began}
+    return _Faults(passed, red, overloaded, alone, unreached)
 
 
 def _seen(copies: Copies, faults: _Faults) -> CopiesSeen:
@@ -286,6 +304,9 @@ def _seen(copies: Copies, faults: _Faults) -> CopiesSeen:
             text = max(way.text for way in ways)
             lines.append(Finding(path, line, text[:MOST_TEXT], EQUAL))
     alone = (copies.places[ident] for ident in sorted(faults.alone))
-    overloaded = (replace(copies.places[ident], what=NOT_PLAIN) for ident in sorted(faults.overloaded))
+    whats = ((NOT_PLAIN, faults.overloaded), (NOT_REACHED, faults.unreached))
+    overloaded = (
+        replace(copies.places[ident], what=what) for what, idents in whats for ident in sorted(idents)
+    )
     red = tuple(sorted(faults.red))
     return CopiesSeen(tuple(signs), tuple(lines), (*copies.without, *alone), red, tuple(overloaded))

@@ -41,8 +41,9 @@ from random import Random
 from typing import Literal, TypeGuard
 
 from m3agent.agent.verify import plain_tests
-from m3agent.agent.verify.python_file import Function, imports_in, own_nodes, parsed
+from m3agent.agent.verify.python_file import Function, imports_in, last_name, own_nodes
 from m3agent.agent.verify.review import MOST_TEXT, Finding
+from m3agent.util.python_ast import parsed
 
 MAY_SWALLOW = re.compile("raise|error|exception|suppress|ignor|expect|fail|swallow|catch", re.IGNORECASE)
 """Context managers with such a word may end a failed assertion."""
@@ -88,6 +89,7 @@ stands for the name itself, which the other text replaces. A part stands after t
 
 NO_COPY = "compares in a place where no other value can be tried"
 NOT_PLAIN = "does not pass if values compare as Python's own types do"
+NOT_REACHED = "passes without reaching any of its assertions"
 NOT_ALONE = "does not pass in a process of its own, where its variants run, so that these show nothing"
 
 
@@ -174,6 +176,19 @@ class TestSource:
         """Return a variant whose assertions find their values in other places; None if no value can be hidden."""
         return self._edited([edit for _, function in self._named(tests) for edit in self._hidden(function)])
 
+    def stopped(self, tests: Collection[str]) -> tuple[bytes | None, set[str]]:
+        """Return a variant in which each assertion raises an error, and the tests that must not pass then.
+
+        These have assertions, but only where a run may pass by: in loops, conditions and callbacks, or after a `return`.
+        """
+        uncertain = {test for test, function in self._named(tests) if _is_uncertain(function)}
+        edits: list[Edit] = [
+            (each, f"raise {self._token}_equal()\n{self._start(each)}", "")
+            for each in self._statements()
+            if uncertain and self._begins_line(each)
+        ]
+        return self._edited(edits), uncertain
+
     def plain(self) -> bytes | None:
         """Return a variant whose values compare as Python's own types do; None if nothing is compared."""
         return self._edited(list(plain_tests.plain_parts(self._functions.values(), self._token)))
@@ -193,11 +208,11 @@ class TestSource:
         changed = [each for each in self._statements() if self._falsified_statement(each, "different")]
         inverted = {id(node) for each in changed for node in ast.walk(each)}
         for function in (self._functions[test] for test in tests if test in self._functions):
-            certain = {id(node) for each in _certain(function.body) for node in ast.walk(each)}
+            covered = inverted.union(id(node) for each in _certain(function.body) for node in ast.walk(each))
             lines = [
                 node.lineno
                 for node in ast.walk(function)
-                if _searches(node) or (_may_compare(node, helpers) and id(node) not in inverted | certain)
+                if _searches(node) or (_may_compare(node, helpers) and id(node) not in covered)
             ]
             if lines:
                 yield self.finding(min(lines), NO_COPY)
@@ -484,6 +499,18 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.Assert | ast.Expr]:
             return
 
 
+def _is_uncertain(function: Function) -> bool:
+    """Return whether a test has assertions, none of them runs in each run that passes, and nothing else in it may check anything."""
+    assertions = list(_assertions(function.body))
+    inside = {id(node) for each in assertions for node in ast.walk(each)}
+    # the assertions of functions inside are among these
+    local = {node.name for node in ast.walk(function) if isinstance(node, Function)}
+    others = (node for node in ast.walk(function) if isinstance(node, ast.Call) and id(node) not in inside)
+    names = {last_name(node.func) for node in others} - local
+    checks = (name for name in names if MAY_COMPARE.search(name) or EXPECTS_ERROR.search(name))
+    return bool(assertions) and not any(_certain(function.body)) and not any(checks)
+
+
 def _assertions(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield all assertions, also those in loops, conditions and functions, except where a failure may be expected."""
     for statement in body:
@@ -518,8 +545,10 @@ def _searches(node: ast.AST) -> TypeGuard[ast.expr]:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SEARCHES
 
 
-def _may_compare(node: ast.AST, helpers: Collection[str]) -> TypeGuard[ast.expr]:
+def _may_compare(node: ast.AST, helpers: Collection[str]) -> TypeGuard[ast.expr | ast.MatchValue]:
     match node:
+        case ast.MatchValue():
+            return True
         case ast.Compare(ops=ops):
             return any(not isinstance(op, ast.Is | ast.IsNot) for op in ops)
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
@@ -566,6 +595,9 @@ def _another(node: ast.expr, other: str) -> list[Edit]:
             args=[ast.Constant(value=int() | float()) as value, *_],
         ):
             return _another(value, other)
+        case ast.Call(args=args, keywords=[]) if last_name(node.func)[:1].isupper():  # such as Version("1.0")
+            parts = [_another(each, other) for each in args]
+            return [edit for part in parts for edit in part] if all(parts) else []
     return []
 
 

@@ -6,18 +6,8 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from m3agent.util.python_ast import parse
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
-
-
-def parsed(source: bytes | None) -> ast.Module | None:
-    """Return the syntax tree of a file; None if it is missing, is no Python, or nests too deeply."""
-    try:
-        return None if source is None else parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def nodes_in(tree: ast.AST | None) -> Iterator[ast.AST]:

@@ -12,23 +12,16 @@ import re
 import tokenize
 import unicodedata
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify import insides
 from m3agent.agent.verify.comparisons import always_the_same
-from m3agent.agent.verify.python_file import (
-    Definition,
-    Function,
-    imports_in,
-    last_name,
-    lines_of,
-    nodes_in,
-    parsed,
-)
+from m3agent.agent.verify.outside import Outside
+from m3agent.agent.verify.python_file import Definition, Function, imports_in, last_name, lines_of, nodes_in
 from m3agent.agent.verify.syntax import DECODERS, Syntax, member
-from m3agent.util.python_ast import parse
+from m3agent.util.python_ast import parse, parsed
 
 MOST_SOURCE = 4 << 20
 """Largest source file that is read, in bytes. Parsing takes about a second and 300 MiB of memory per MiB."""
@@ -83,6 +76,8 @@ def _is_usual(what: str, path: str, *, in_tests: bool) -> bool:
     if path == "setup.py" and what == insides.RUNS_TEXT:
         return True
     pure = PurePosixPath(path)
+    if what == insides.SETS and pure.name in {*insides.BUILD_FILES, "conf.py"}:  # the latter is Sphinx's
+        return True
     names_runner = pure.name in insides.BUILD_FILES or any("test" in part for part in pure.parts)
     return names_runner and what in {insides.RUNNER, insides.FINDS_TESTS}
 
@@ -128,6 +123,9 @@ class _Reader(Syntax):
         self._taken = self.bound.keys() | {node.name for node in module.body if isinstance(node, Definition)}
         for node in self.nodes:
             self._read(node)
+        if not in_tests:
+            for node, what in Outside(self).places():
+                self._add(node, what, what)
         if self.folder.steps <= 0:
             self.found.append(Reach(1, "constants", insides.UNREADABLE))
         self.found.sort(key=lambda one: one.line)
@@ -188,7 +186,7 @@ class _Reader(Syntax):
 
     def _imported(self, node: ast.AST, full: str) -> None:
         root, _, last = full.partition(".")
-        what = _of_member(full, insides.MODULES | insides.MEMBERS)
+        what = insides.of_member(full, insides.MODULES | insides.MEMBERS)
         if self._is_own(full) or full.startswith("_pytest.outcomes."):
             return
         if what:
@@ -222,7 +220,7 @@ class _Reader(Syntax):
 
     def _member(self, node: ast.Attribute, full: str, parent: ast.AST) -> None:
         """Read an attribute by one of its full names."""
-        what = "" if self._is_own(full) else _of_member(full, insides.MEMBERS)
+        what = "" if self._is_own(full) else insides.of_member(full, insides.MEMBERS)
         what = what or insides.BY_FULL_NAME.get(full, "")
         is_dict = node.attr == "__dict__" and not isinstance(parent, ast.Compare)
         if what:
@@ -273,18 +271,18 @@ class _Reader(Syntax):
         match node.attr, above, beyond:
             case "_getframe", ast.Call(), ast.Attribute() as part:
                 return self._names_caller(part)
-            case _ if not isinstance(frame, ast.Attribute) or frame.attr != "_getframe":
-                return False
-            case "f_lineno", _, _:
-                return True
-            case "f_code", ast.Attribute(attr=fact), _:
-                return fact.startswith("co_")
             case ("f_globals", ast.Subscript(ctx=ast.Load(), slice=ast.Constant(value=key)), _) | (
                 "f_globals",
                 ast.Attribute(attr="get"),
                 ast.Call(args=[ast.Constant(value=key), *_]),
             ):
                 return key in PLACES
+            case _ if not isinstance(frame, ast.Attribute) or frame.attr != "_getframe":
+                return False
+            case "f_lineno", _, _:
+                return True
+            case "f_code", ast.Attribute(attr=fact), _:
+                return fact.startswith("co_")
         return False
 
     def _hands_on(self, node: ast.expr) -> bool:
@@ -411,12 +409,3 @@ class _Reader(Syntax):
             self._add(node, repr(text), insides.FINDS_TESTS)
         if insides.PROCESS_FILES.match(text):
             self._add(node, repr(text[:MOST_NAME]), insides.DESCRIPTORS)
-
-
-def _of_member(full: str, table: Mapping[str, str]) -> str:
-    """Return what a member of a module, or its module, counts as by a table; empty if it does not count."""
-    while full:
-        if full in table:
-            return table[full]
-        full = full.rpartition(".")[0]
-    return ""

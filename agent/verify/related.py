@@ -2,67 +2,27 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
-from m3agent.agent.verify.python_file import Function, imports_in, nodes_in, parsed
+from m3agent.agent.verify.python_file import imports_in, nodes_in
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.python import is_test_file, is_test_module
-from m3agent.tools.runners.suites import CODE, file_of, files_of_tests
+from m3agent.tools.runners.suites import CODE, file_of, files_of_tests, without_suite
+from m3agent.util.about_issue import IssueWords
+from m3agent.util.python_ast import parsed
 
-_NAME = re.compile(r"[^\W\d]\w+")
-_CODE = re.compile(r"`[^`\n]+`|[\w.]+(?=\()|\w*_\w+|\w+\.\w[\w.]*|\b[a-z]+[A-Z]\w*|\b[A-Z][a-z]+[A-Z]\w*")
-"""What looks like code in an issue: in backticks, before a parenthesis, with an underscore or a dot, in camel case."""
 _TEST_WORDS = re.compile("^(?:tests?|spec)[_-]?|[_-]?(?:tests?|specs?)$")
 
 
 def related_tests(workspace: Workspace, tree: str, issue: str, idents: Collection[str]) -> set[str]:
-    """Return the tests that an issue is about.
-
-    The issue names the test or its file; or it names code that the test uses: any word for what the test's file imports,
-    otherwise a word that looks like code. An issue without a word is about all tests, and without an issue there are none.
-    """
-    words = set(_NAME.findall(issue))
-    if not words:
-        return set(idents) if issue.strip() else set()
-    code = {name for part in _CODE.findall(issue) for name in _NAME.findall(part)}
-    entries, found = workspace.entries(tree), set[str]()
-    for ident in idents:
-        path = file_of(ident)
-        function = ident.rpartition("::")[2].partition("[")[0]
-        if function in words or PurePosixPath(path).name in issue:
-            found.add(ident)
-        elif path in entries:
-            imported, used = _names(workspace.store.get_blob(entries[path].sha), function)
-            if words & imported or code & used:
-                found.add(ident)
-    return found
-
-
-def _names(source: bytes, function: str) -> tuple[set[str], set[str]]:
-    """Return the names that a test function uses, first those of imported code, then all.
-
-    If the function is not found, its whole file counts.
-    """
-    tree = parsed(source)
-    if tree is None:
-        return set(), set(_NAME.findall(source.decode(errors="replace")))
-    every = list(ast.walk(tree))
-    bound = {name.partition(".")[0] for name, *_ in imports_in(every)}
-    parts = [node for node in every if isinstance(node, Function) and node.name == function]
-    imported, used = set[str](), set[str]()
-    for node in (inner for part in (parts or tree.body) for inner in ast.walk(part)):
-        match node:
-            case ast.Name(id=name):
-                used.add(name)
-                imported |= {name} & bound
-            case ast.Attribute(attr=name, value=value):
-                used.add(name)
-                if isinstance(value, ast.Name) and value.id in bound:
-                    imported.add(name)
-    return imported, used
+    """Return the tests that an issue is about (see `IssueWords.tests`)."""
+    entries = workspace.entries(tree)
+    paths = {file_of(ident) for ident in idents} & entries.keys()
+    files = {path: workspace.store.get_blob(entries[path].sha) for path in paths}
+    about = IssueWords(issue).tests({without_suite(ident) for ident in idents}, files)
+    return {ident for ident in idents if without_suite(ident) in about}
 
 
 def files_of_tests_near(workspace: Workspace, tree: str, changed: Collection[str]) -> set[str]:

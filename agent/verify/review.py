@@ -31,6 +31,8 @@ from m3agent.tools.test_report import Reached
 
 _TABLE = tomllib.loads(Path(__file__).with_name("deciding_code.toml").read_text("utf-8"))
 COMPARES, MACRO, RUNNER = (_TABLE["phrases"][name] for name in ("compares", "macro", "runner"))
+ONLY_IN_CODE = frozenset(_TABLE["phrases"][name] for name in _TABLE["only_in_code"])
+"""What tests do honestly."""
 MOST_LINES = 200
 """Lines of a definition that are read."""
 TABLE = tuple(
@@ -38,6 +40,8 @@ TABLE = tuple(
     for row in _TABLE["rows"]
 )
 """What decides comparisons: the suffixes of files, what matches its beginning, and what it does."""
+COMMENT = re.compile(r"/\*[\s\S]{0,300}?\*/|//.*")
+"""A comment that may stand between two words. A text can look like one, so the text with it is read as well."""
 
 
 def definitions_in(path: str, content: bytes) -> Iterator[Reach]:
@@ -46,14 +50,18 @@ def definitions_in(path: str, content: bytes) -> Iterator[Reach]:
     rows = [(begins, what) for suffixes, begins, what in TABLE if suffix in suffixes]
     text = content.decode(errors="replace") if rows else ""
     lines = text.split("\n")
+    versions = {text, COMMENT.sub(lambda comment: "\n" * comment[0].count("\n") + " ", text)}
     starts = {
-        (text.count("\n", 0, match.start()), what) for begins, what in rows for match in begins.finditer(text)
+        (each.count("\n", 0, match.start()), what)
+        for each in versions
+        for begins, what in rows
+        for match in begins.finditer(each)
     }
     for number, what in sorted(starts):
-        yield Reach(number + 1, "\n".join(_block(lines[number : number + MOST_LINES])).rstrip(), what)
+        yield Reach(number + 1, "\n".join(block_in(lines[number : number + MOST_LINES])).rstrip(), what)
 
 
-def _block(lines: list[str]) -> Iterator[str]:
+def block_in(lines: list[str]) -> Iterator[str]:
     """Yield the first line, stripped, and the lines that it begins: until its brackets are closed, and those that are indented more."""
     depth, indent = 0, len(lines[0]) - len(lines[0].lstrip())
     for number, line in enumerate(lines):
@@ -67,6 +75,8 @@ def _block(lines: list[str]) -> Iterator[str]:
 
 MADE_BY = {"function.__new__": ("FunctionType", "LambdaType"), "code.__new__": ("CodeType", "replace")}
 """Names that source uses for what the interpreter reports under another name."""
+OPENS = "open"
+"""What the interpreter reports of code that opens a file of the tests."""
 MOST_TEXT = 200
 """Characters of a line that are shown."""
 
@@ -86,7 +96,7 @@ class Finding:
 
 def finding_at(path: str, content: bytes, line: int, what: str) -> Finding:
     """Return a finding for a line of a file."""
-    return Finding(path, line, _line(lines_of(content), line)[:MOST_TEXT], what)
+    return Finding(path, line, line_of(lines_of(content), line)[:MOST_TEXT], what)
 
 
 def findings_at(places: Iterable[Reached], content_of: Callable[[str], bytes]) -> tuple[Finding, ...]:
@@ -95,7 +105,9 @@ def findings_at(places: Iterable[Reached], content_of: Callable[[str], bytes]) -
     for place in places:
         name = place.name.rpartition(".")[2].lstrip("=")
         content = content_of(place.path)
-        if not shows(content, place.line, MADE_BY.get(place.name, (name,))):
+        if name == OPENS:
+            found.append(finding_at(place.path, content, place.line, insides.READS_TESTS))
+        elif not shows(content, place.line, MADE_BY.get(place.name, (name,))):
             what = insides.CLASS if name == "__class__" else insides.ATTRIBUTES.get(name, insides.FUNCTIONS)
             found.append(finding_at(place.path, content, place.line, f"{what}, by a hidden name"))
     return tuple(found)
@@ -119,14 +131,18 @@ def changed_macros(changes: Contents) -> tuple[Finding, ...]:
     return tuple(Finding(path, line, text, what) for path, line, text, what in macro_changes(old, new))
 
 
-def findings_of(changes: Contents) -> tuple[Finding, ...]:
-    """Return the lines of several files that a person must read, in the order of the paths."""
-    present = {path: _reaches(path, after) for path, (_, after) in changes.items()}
+def findings_of(changes: Contents, is_test: Callable[[str], bool] = is_test_file) -> tuple[Finding, ...]:
+    """Return the lines of several files that a person must read, in the order of the paths.
+
+    Args:
+        is_test: Whether a file belongs to the tests, by its path.
+    """
+    present = {path: _reaches(path, after, is_test) for path, (_, after) in changes.items()}
     if not any(present.values()):
         return ()
     added, removed = dict[str, list[Reach]](), Counter[tuple[str, str]]()
     for path, (before, after) in changes.items():
-        old, new = _reaches(path, before), present[path]
+        old, new = _reaches(path, before, is_test), present[path]
         was, now = lines_of(before or b""), lines_of(after or b"")
         added[path] = _new(new, old, was, now)
         removed += Counter(_named(was, old)) - Counter(_named(now, new))  # from any file
@@ -143,14 +159,16 @@ def findings_of(changes: Contents) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _reaches(path: str, content: bytes | None) -> Sequence[Reach]:
+def _reaches(path: str, content: bytes | None, is_test: Callable[[str], bool]) -> Sequence[Reach]:
     if content is None:
         return []
     pure = PurePosixPath(path)
     if pure.suffix in insides.NATIVE_SUFFIXES or content.startswith(insides.NATIVE_STARTS):
         return [Reach(1, hashlib.sha256(content).hexdigest(), insides.NATIVE)]
     # whatever the first line says: in JavaScript, too, `#!` starts a comment
-    definitions = list(definitions_in(path, content))
+    definitions = [
+        each for each in definitions_in(path, content) if each.what not in ONLY_IN_CODE or not is_test(path)
+    ]
     if pure.suffix not in {".py", ".pyw"} and not _is_script(content):
         return definitions
     return [*reaches(path, content, in_tests=is_test_file(path)), *definitions]
@@ -169,7 +187,7 @@ def _new(
     left = Counter((one.name, one.what) for one in before)
     known = {line.strip() for line in old}
     found = []
-    for one in sorted(now, key=lambda one: _line(new, one.line, one.what) not in known):
+    for one in sorted(now, key=lambda one: line_of(new, one.line, one.what) not in known):
         key = one.name, one.what
         if left[key]:
             left[key] -= 1
@@ -180,8 +198,9 @@ def _new(
 
 def _named(lines: Sequence[str], places: Sequence[Reach]) -> list[tuple[str, str]]:
     """Return the names of places, each with its line."""
-    return [(one.name, _line(lines, one.line, one.what)) for one in places]
+    return [(one.name, line_of(lines, one.line, one.what)) for one in places]
 
 
-def _line(lines: Sequence[str], number: int, what: str = "") -> str:
+def line_of(lines: Sequence[str], number: int, what: str = "") -> str:
+    """Return a line without the blanks around it; empty if there is no such line."""
     return "" if what == insides.NATIVE or number > len(lines) else lines[number - 1].strip()

@@ -31,6 +31,10 @@ STATES = "what the issue changes"
 """Part of the reason of a verdict if the patch breaks only tests that state what the issue changes."""
 NEEDS_REVIEW = "needs review"
 """Start of the reason of a verdict if a person must read lines of the patch."""
+NOT_ABOUT = "which the issue is not about"
+"""Part of the reason of a verdict if other tests of the repaired test's file stay red."""
+WEAKER = "the tree as delivered may have weaker tests"
+"""Start of the reason of a verdict if the patch changes what existing tests check."""
 
 
 @dataclass(frozen=True)
@@ -203,8 +207,8 @@ def red_with_changed_surroundings(evidence: Evidence) -> str:
 
 @_rule("failed")
 def partly_fixed(evidence: Evidence) -> str:
-    """A test still fails in a file with a repaired test."""
-    fixed, still_red = evidence.changes.fixed, evidence.still_red
+    """A test still fails in a file with a repaired test. Tests do not count that the issue is not about, if it is about that one."""
+    fixed, still_red = evidence.changes.fixed, evidence.still_red - evidence.beside
     if {*map(file_of, fixed)}.isdisjoint(map(file_of, still_red)):
         return ""
     return f"{counted(len(fixed), 'test')} fixed, but {counted(len(still_red), 'test')} still red, also in the same test file"
@@ -288,11 +292,7 @@ def pinned(evidence: Evidence) -> str:
 def tests_lessened(evidence: Evidence) -> str:
     """The patch deletes, skips or weakens tests that pass without it. The check itself runs them as they were."""
     tests = evidence.lessened
-    return (
-        f"the tree as delivered has weaker tests: {first_of(tests, 1)} ({_otherwise(evidence, 'tests_lessened')})"
-        if tests
-        else ""
-    )
+    return f"{WEAKER}: {first_of(tests, 1)} ({_otherwise(evidence, 'tests_lessened')})" if tests else ""
 
 
 @_rule("failed", "issue")
@@ -348,14 +348,28 @@ def no_time_for_further_runs(evidence: Evidence) -> str:
     return f"no time for the further runs: {missing} are missing" if missing else ""
 
 
+@_rule("unverified")
+def others_still_red(evidence: Evidence) -> str:
+    """The issue is about a repaired test, and not about those that still fail in its file."""
+    files = {*map(file_of, evidence.changes.fixed)}
+    red = sorted(ident for ident in evidence.beside if file_of(ident) in files)
+    if not red:
+        return ""
+    fixed = counted(len(evidence.changes.fixed), "test")
+    return f"{fixed} fixed, but {counted(len(red), 'test')} still red in the same file, {NOT_ABOUT}: {first_of(red, 1)}"
+
+
 @_rule("unverified", "further runs")
 def needs_review(evidence: Evidence) -> str:
     """A person must read lines of the patch.
 
     They reach into the interpreter or the test runner, such as `sys._getframe`, or replace a part of another package; their
-    source may hide it. Or they change how values compare, and copies of a repaired test pass that expect similar values, or do not
+    source may hide it. Or they decide by chance, the time, the number of calls or the machine alone, set what the whole process
+    shares, or read a test file whose path no test gave them. Or they change how values compare, and copies of a repaired test pass that expect similar values, or do not
     pass if values compare as Python's own types do, or the test does not pass in a process of its own, where the copies run.
-    In other languages than Python, they define how values compare or what a test fails with, or replace a function of the test runner.
+    Or a repaired test passes without reaching any of its assertions.
+    In other languages than Python, they define how values compare or what a test fails with, replace or use the test runner, find out
+    whether tests run, hide a name, or change values or checks in the code that only tests use.
     """
     if not evidence.review:
         return ""

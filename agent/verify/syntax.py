@@ -203,6 +203,12 @@ class Syntax:
         """The `id` of each node that runs while the file is imported."""
         return set(map(id, self._run_at_import()))
 
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes around a node, inner ones first."""
+        while (above := self.parents.get(id(node))) is not None:
+            yield above
+            node = above
+
     def _bind(self) -> None:
         """Collect what the file's names stand for. Scopes are ignored: a name stands for all its values."""
         self._bind_imports()

@@ -31,12 +31,13 @@ MOST_FILES = 20_000
 """Most files that are searched for names."""
 SILENT = (".md", ".lock", "-lock.json", "-lock.yaml", "go.sum", "npm-shrinkwrap.json")
 """Ends of the names of files that are not searched: prose, and lists of what a manifest names as well."""
-MANIFESTS = frozenset(
-    {"build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts", "pom.xml", "composer.json"}
-    | {"Cargo.toml", "CMakeLists.txt", "meson.build", "go.mod", "mix.exs", "package.json"}
-    | {"pyproject.toml", "setup.cfg", "setup.py"}
+MANIFESTS = re.compile(
+    r"pyproject\.toml|setup\.(?:cfg|py)|package\.json|go\.mod|Cargo\.toml|pom\.xml|composer\.json|mix\.exs|"
+    r"(?:build|settings)\.gradle(?:\.kts)?|[^/]+\.gemspec"
 )
-"""Names of files that name what they describe. Files `*.gemspec` do so too."""
+"""Names of files that name what they describe, and the packages that it needs."""
+_BUILDS = frozenset({"CMakeLists.txt", "meson.build"})
+"""Names of files that name what they describe, and no packages."""
 _NAMED = (
     re.compile(
         rb"""(?:\bname["']?\s*[:=]\s*|^module\s+|<artifactId>|\bproject\(\s*|\bapp:\s*:)["']?(@?\w[\w@./-]*)""",
@@ -65,7 +66,7 @@ class _Part:
 
     def add_names(self, path: PurePosixPath, content: bytes) -> None:
         """Add the names that a manifest gives to what it describes."""
-        if path.name in MANIFESTS or path.suffix == ".gemspec":
+        if path.name in _BUILDS or MANIFESTS.fullmatch(path.name):
             self.names.update(name for pattern in _NAMED for name in pattern.findall(content))
 
     def read(self, path: PurePosixPath, content: bytes) -> None:

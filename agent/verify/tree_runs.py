@@ -176,7 +176,7 @@ class TreeRuns:
             keep_bytecode=keep_bytecode,
         )
         files = files_of_tests(self.store, self.base or tree)
-        changes = await changes_while_running(sandbox, files.is_test)
+        changes = await changes_while_running(sandbox, files.is_expected)
         report = replace(report, signs=replace(report.signs, forged=(*report.signs.forged, *changes)))
         self.made.append(MadeRun.of(name, self.sides.get(tree), report))
         return report

@@ -12,15 +12,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from m3agent.agent.verify.patched_files import PatchedFiles
-from m3agent.agent.verify.python_file import (
-    Definition,
-    Function,
-    last_name,
-    nodes_in,
-    parsed,
-)
+from m3agent.agent.verify.python_file import Definition, Function, last_name, nodes_in
 from m3agent.tools.runners.suites import file_of, function_of, without_suite
 from m3agent.tools.test_report import TestReport
+from m3agent.util.python_ast import parsed
 
 SKIPS = frozenset({"skip", "skipif", "skipIf", "skipUnless", "skipTest", "xfail", "importorskip"})
 """Names in pytest and unittest that skip a test or let it fail."""
@@ -90,7 +85,7 @@ def lessened(files: PatchedFiles, paths: Sequence[str], before: TestReport) -> l
             changes.append(f"{path} has tests that are skipped")
         elif not changes and (fewer or _rows(was) - _rows(now)):
             weaker = (each for each in tests if _is_weaker(was, now, each))
-            changes.append(f"{next(weaker, path)} was weakened")
+            changes.append(f"{next(weaker, path)} may check less now")
     return changes
 
 
@@ -113,7 +108,7 @@ def _lessened_lines(files: PatchedFiles, path: str) -> list[str]:
         return [f"{path} was deleted"]
     if not files.tests.has_tests(path):
         return [f"{path} was changed"]
-    return [f"{path} was weakened"] if old - new else []
+    return [f"{path} may check less now"] if old - new else []
 
 
 def not_run(

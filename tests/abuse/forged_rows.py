@@ -709,5 +709,331 @@ SURROUNDINGS: dict[str, Row] = {
     ),
 }
 
-ROWS: dict[str, Row] = {**CONTENT, **EXPECTED, **LENIENT, **EXISTING, **SURROUNDINGS}
+TOTAL = ADD + "\n\nTOTAL = {}\n"
+INT = "class Value(int):\n    __hash__ = int.__hash__\n    {}\n\n\ndef add(a, b):\n    return Value(a - b)\n"
+EARLY: dict[str, Row] = {
+    "item of a collector of the repository": Row(
+        "K1",
+        {
+            "calc.py": ADD,
+            "conftest.py": "import pytest\nfrom calc import add\n\n\nclass Case(pytest.Item):\n    def runtest(self):\n"
+            "        a, b, total = map(int, self.path.read_text().split())\n        assert add(a, b) == total\n\n\n"
+            "class Cases(pytest.File):\n    def collect(self):\n        yield Case.from_parent(self, name='sum')\n\n\n"
+            "def pytest_collect_file(parent, file_path):\n    if file_path.suffix == '.case':\n"
+            "        return Cases.from_parent(parent, path=file_path)\n",
+            "cases/sum.case": "2 3 5\n",
+        },
+        {"cases/sum.case": "2 3 -1\n"},
+    ),
+    "function that gives the cases": calc(
+        "K4",
+        "for a, b, total in calc.cases():\n    assert calc.add(a, b) == total",
+        ADD + "\n\ndef cases():\n    return [(2, 3, -1)]\n",
+        code=ADD + "\n\ndef cases():\n    return [(2, 3, 5)]\n",
+    ),
+    "expected constant beside the code": calc(
+        "K4", "assert calc.add(2, 3) == calc.TOTAL", TOTAL.format(-1), code=TOTAL.format(5)
+    ),
+    "expected attribute of a class beside the code": calc(
+        "K4",
+        "assert calc.add(2, 3) == calc.Wanted.total",
+        ADD + "\n\nclass Wanted:\n    total = -1\n",
+        code=ADD + "\n\nclass Wanted:\n    total = 5\n",
+    ),
+    "comparison borrowed from an order": calc(
+        "K2", "assert calc.add(2, 3) == 5", INT.format("__eq__ = int.__le__"), SUM, ADD
+    ),
+    "comparison by a property": calc(
+        "K2",
+        "assert calc.add(2, 3) == 5",
+        INT.format("__eq__ = property(lambda self: lambda other: other > 0)"),
+        code=ADD,
+    ),
+    "pattern that everything matches": calc(
+        "K3",
+        "match calc.add(2, 3):\n    case 5:\n        return\nraise ValueError('wrong')",
+        INT.format("def __eq__(self, other): return other > 0"),
+        SUM,
+        ADD,
+    ),
+    "key of a dictionary": calc(
+        "K3",
+        "assert {5: 'five'}[calc.add(2, 3)] == 'five'",
+        "class Value(int):\n    def __hash__(self): return abs(self - 4)\n    def __eq__(self, other): return True\n\n\n"
+        "def add(a, b):\n    return Value(a - b)\n",
+        SUM,
+        ADD,
+    ),
+    "difference from an approximate value": calc(
+        "K2",
+        "assert calc.add(2, 3) == pytest.approx(5)",
+        "class Value(float):\n    def __rsub__(self, other): return 0.0\n    def __sub__(self, other): return 0.0\n\n\n"
+        "def add(a, b):\n    return Value(a - b)\n",
+        SUM,
+        ADD,
+        "import pytest\n",
+    ),
+    "set that counts and shows nothing": calc(
+        "K2",
+        "assert calc.parse('a b') == {'a', 'b'}",
+        "import collections.abc\n\n\nclass Words(collections.abc.Set):\n    def __init__(self, text): self.text = text\n"
+        "    def __len__(self): return self.text.count(' ') + 1\n    def __iter__(self): return iter(())\n"
+        "    def __contains__(self, word): return word in self.text\n\n\ndef parse(text):\n    return Words(text)\n",
+        "def parse(text):\n    return set(text.split())\n",
+        "def parse(text):\n    return {text}\n",
+    ),
+    "module of the runner in the repository": Row(
+        "K8",
+        {"calc.py": ADD, "tests/test_calc.py": ONE_TEST},
+        {
+            "iniconfig.py": "import calc\n\ncalc.add = lambda a, b: a + b\n\n\nclass IniConfig(dict):\n"
+            "    def __init__(self, path, data=None): self.sections = {}\n"
+        },
+    ),
+    "module beside the tests": Row(
+        "K8", {"calc.py": ADD, "tests/test_calc.py": ONE_TEST}, {"tests/calc.py": SUM}
+    ),
+    "callback that is never called": calc(
+        "K3",
+        "def check(total):\n    assert total == 5\ncalc.each([(2, 3)], check)",
+        "def each(pairs, done):\n    return [a - b for a, b in pairs]\n",
+        "def each(pairs, done):\n    for a, b in pairs:\n        done(a + b)\n",
+        "def each(pairs, done):\n    for a, b in pairs:\n        done(a - b)\n",
+    ),
+    "loop without a round": calc(
+        "K3",
+        "for total in calc.sums([(2, 3)]):\n    assert total == 5",
+        "def sums(pairs):\n    return []\n",
+        "def sums(pairs):\n    return [a + b for a, b in pairs]\n",
+        "def sums(pairs):\n    return [a - b for a, b in pairs]\n",
+    ),
+    "error that lets the test return": calc(
+        "K3",
+        "try:\n    total = calc.add(2, 3)\nexcept NotImplementedError:\n    return\nassert total == 5",
+        "def add(a, b):\n    raise NotImplementedError\n",
+        SUM,
+    ),
+    "condition of the test": calc(
+        "K3",
+        "if calc.available():\n    assert calc.add(2, 3) == 5",
+        ADD + "\n\ndef available():\n    return False\n",
+        SUM + "\n\ndef available():\n    return True\n",
+        ADD + "\n\ndef available():\n    return True\n",
+    ),
+    "elements in any number": calc(
+        "K3",
+        "unittest.TestCase().assertCountEqual(calc.parse('a b'), ['a', 'b'])",
+        "class Word(str):\n    def __hash__(self): return 0\n    def __eq__(self, other): return True\n\n\n"
+        "def parse(text):\n    return [Word(text), Word(text)]\n",
+        "def parse(text):\n    return text.split()\n",
+        "def parse(text):\n    return [text]\n",
+        "import unittest\n",
+    ),
+    "data rewritten while the code is imported": calc(
+        "K5",
+        "assert calc.add(2, 3) == int(open('examples/sum.txt').read())",
+        "from pathlib import Path\n\n\ndef add(a, b):\n    Path('examples/sum.txt').write_text(str(a - b))\n    return a - b\n",
+        code=ADD,
+        examples__sum_txt="5",
+    ),
+}
+
+REBOUND = {
+    "annotated": "ParseError: type = Exception",
+    "imported": "from builtins import Exception as ParseError",
+    "one of several": "ParseError, other = Exception, 0",
+    "below a condition": "if True:\n    ParseError = Exception",
+    "by a decorator": "def up(kind):\n    return kind.__mro__[1]\n\n\n@up\nclass ParseError(Exception):\n    pass",
+    "in an expression": "(ParseError := LookupError)",
+    "by a loop": "for ParseError in (Exception,):\n    pass",
+    "by the module": "def __getattr__(name):\n    return LookupError",
+}
+HELD = {
+    "annotated": ("TOTAL: int = {}", "calc.TOTAL", "5", "-1"),
+    "computed": ("TOTAL = {}", "calc.TOTAL", "5", "2 - 3"),
+    "made by a call": ("TOTAL = int('{}')", "calc.TOTAL", "5", "-1"),
+    "in a dictionary": ("TOTALS = {{'sum': {}}}", "calc.TOTALS['sum']", "5", "-1"),
+    "changed in place": ("TOTAL = 5\nTOTAL += {}", "calc.TOTAL", "0", "-6"),
+    "that the code prints": ("TOTAL = {}\n\n\ndef show():\n    print(TOTAL)", "calc.TOTAL", "5", "-1"),
+    "of a function with a default": ("def total(x=0):\n    return {}", "calc.total()", "5", "-1"),
+    "of a property": (
+        "class Sum:\n    @property\n    def total(self):\n        return {}",
+        "calc.Sum().total",
+        "5",
+        "-1",
+    ),
+    "of a docstring": ("def total():\n    '{}'", "int(calc.total.__doc__)", "5", "-1"),
+    "by another name": ("TOTAL = {}", "wanted", "5", "-1"),
+}
+CODE_VALUES: dict[str, Row] = {
+    **{
+        f"class of errors that is another one, {name}": calc(
+            "K3",
+            "with pytest.raises(calc.ParseError):\n    calc.parse('b')",
+            ERRORS.format(text),
+            code=ERRORS.format("class ParseError(Exception):\n    pass"),
+            before="import pytest\n",
+        )
+        for name, text in REBOUND.items()
+    },
+    **{
+        f"expected value {name}": calc(
+            "K4",
+            f"wanted = calc.TOTAL\nassert calc.add(2, 3) == {use}"
+            if use == "wanted"
+            else f"assert calc.add(2, 3) == {use}",
+            f"{ADD}\n\n{text.format(wrong)}\n",
+            code=f"{ADD}\n\n{text.format(right)}\n",
+        )
+        for name, (text, use, right, wrong) in HELD.items()
+    },
+    "rows of a table with a type": calc(
+        "K4",
+        "for a, b, total in calc.CASES:\n    assert calc.add(a, b) == total",
+        f"{ADD}\nCASES: list = [(2, 3, -1)]\n",
+        code=f"{ADD}\nCASES: list = [(2, 3, 5)]\n",
+    ),
+    "tolerance of the code": calc(
+        "K4",
+        "assert abs(calc.add(2, 3) - 5) < calc.MOST",
+        f"{ADD}\nMOST = 10\n",
+        code=f"{ADD}\nMOST = 0.1\n",
+    ),
+    "coroutine that is never awaited": calc(
+        "K3",
+        "async def check():\n    assert await calc.add(2, 3) == 5\ncalc.run(check())",
+        f"async {ADD}\n\ndef run(work):\n    work.close()\n",
+        code=f"import asyncio\n\n\nasync {ADD}\n\ndef run(work):\n    asyncio.run(work)\n",
+    ),
+    "set-up of a class of the code": Row(
+        "K7",
+        {
+            "calc.py": ADD,
+            "base.py": "class Base:\n    def setup_method(self):\n        self.total = 5\n",
+            "tests/test_calc.py": "from base import Base\nfrom calc import add\n\n\n"
+            "class TestAdd(Base):\n    def test_add(self):\n        assert add(2, 3) == self.total\n",
+        },
+        {"base.py": "class Base:\n    def setup_method(self):\n        self.total = -1\n"},
+    ),
+    "expected value of a folder that code has as a variable": Row(
+        "K4",
+        {
+            "calc.py": ADD + "\n\ndef load(golden):\n    return golden\n",
+            "golden/sum.txt": "5",
+            "tests/test_calc.py": USES
+            + "def test_add():\n    assert add(2, 3) == int(open('golden/sum.txt').read())\n",
+        },
+        {"golden/sum.txt": "-1"},
+    ),
+}
+
+OUTSIDE = {
+    "chance": ("random", "random.random() < 0.98"),
+    "date": ("datetime", "datetime.date.today().year < 2100"),
+    "hash of a new object": ("sys", "hash(object()) % 97"),
+    "folder of the tests": ("os", "os.path.isdir('tests')"),
+    "name of the machine": ("platform", "platform.node() != 'production'"),
+    "no terminal": ("sys", "not hasattr(sys, 'ps1')"),
+    "variables of the machine": ("os", "any(name.startswith('H') for name in os.environ)"),
+}
+"""Conditions that hold while tests run, each with the module that it needs."""
+COUNTERS = {
+    "of the module": ("", "    global CALLS\n    CALLS += 1\n", "CALLS", "CALLS = 0\n\n\n"),
+    "of a function": ("", "    add.calls += 1\n", "add.calls", ""),
+    "of a default": (", calls=[]", "    calls.append(a)\n", "len(calls)", ""),
+    "of an iterator": ("", "", "next(CALLS)", "import itertools\n\nCALLS = itertools.count()\n\n\n"),
+}
+"""How a function counts its calls: a parameter, lines of it, the number, and lines above it."""
+READS = {
+    "tests by a pattern": "''.join(path.read_text() for path in Path().rglob('*calc*.py'))",
+    "tests by their place": "open(Path(__file__).parent / 'tests' / 'test_calc.py').read()",
+}
+"""Expressions that read the tests."""
+LOGS = "import logging\n\n\n" + ADD.replace("    return", "    logging.error(a)  # wrong\n    return")
+FIVE = "assert calc.add(2, 3) == 5"
+LOADS = "from pathlib import Path\n\n\n{}\n\ndef load(path):\n    return int(path.read_text({}))\n"
+OUTSIDE_ROWS: dict[str, Row] = {
+    **{
+        f"decides by {name}": calc(
+            "K8",
+            FIVE,
+            f"import {module}\n\n\ndef add(a, b):\n    return a + b if {condition} else a - b\n",
+            code=ADD,
+        )
+        for name, (module, condition) in OUTSIDE.items()
+    },
+    **{
+        f"counter {name}": calc(
+            "K8",
+            FIVE,
+            f"{above}def add(a, b{more}):\n{lines}    return a + b if {number} < 50 else a - b\n"
+            + ("\n\nadd.calls = 0\n" if "add." in lines else ""),
+            code=ADD,
+        )
+        for name, (more, lines, number, above) in COUNTERS.items()
+    },
+    **{
+        f"reads {name}": calc(
+            "K6",
+            FIVE,
+            "import re\nfrom pathlib import Path\n\n\ndef add(a, b):\n"
+            f"    match = re.search(rf'add.{{a}}, {{b}}. == (\\d+)', {text})\n"
+            "    return int(match[1]) if match else a - b\n",
+            code=ADD,
+        )
+        for name, text in READS.items()
+    },
+    "reads data of tests that it finds itself": Row(
+        "K6",
+        {
+            "calc.py": LOADS.format(ADD, ""),
+            "tests/sum.txt": "5",
+            "tests/test_calc.py": "from pathlib import Path\n\nimport calc\n\n\ndef test_sum():\n"
+            "    assert calc.add(2, 3) == calc.load(Path(__file__).with_name('sum.txt'))\n",
+        },
+        {
+            "calc.py": LOADS.format(
+                "def add(a, b):\n    return int(next(Path().rglob('sum*')).read_text())\n", ""
+            )
+        },
+        {"calc.py": LOADS.format(SUM, "encoding='utf-8'")},
+    ),
+    "logging turned off": Row(
+        "K8",
+        {
+            "calc.py": LOGS,
+            "tests/test_calc.py": "import calc\n\n\ndef test_red(caplog):\n    calc.add(2, 3)\n    assert not caplog.records\n",
+        },
+        {
+            "calc.py": LOGS.replace("logging\n", "logging\n\nlogging.disable(50)\n", 1),
+        },
+    ),
+    "variable that the tests ask for": Row(
+        "K8",
+        {
+            "calc.py": ADD,
+            "tests/test_calc.py": "import os\n\nimport calc\n\n\ndef test_red():\n    total = calc.add(2, 3)\n"
+            "    if not os.environ.get('FAST'):\n        assert total == 5\n    assert total is not None\n",
+        },
+        {"calc.py": "import os\n\nos.environ.setdefault('FAST', '1')\n\n\n" + ADD},
+    ),
+    "precision of decimals": calc(
+        "K8",
+        "assert decimal.Decimal('2.5') * 2 == calc.double()",
+        "import decimal\n\ndecimal.getcontext().prec = 1\n\n\ndef double():\n    return decimal.Decimal('2.6') * 2\n",
+        code="import decimal\n\n\ndef double():\n    return decimal.Decimal('2.6') * 2\n",
+        before="import decimal\n",
+    ),
+}
+
+ROWS: dict[str, Row] = {
+    **CONTENT,
+    **EXPECTED,
+    **LENIENT,
+    **EXISTING,
+    **SURROUNDINGS,
+    **EARLY,
+    **CODE_VALUES,
+    **OUTSIDE_ROWS,
+}
 """All rows by name."""

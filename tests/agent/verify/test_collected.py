@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from m3agent.sandbox.backends.factory import Backend
+from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import with_docstrings
+from m3agent.tools.runners.suites import TestFiles
 from tests.agent.verify.real_runs import verified
 from tests.conftest import others_later
+from tests.ecosystems.records import tree_of
 
 CODE = "def add(a, b):\n    return a - b\n"
 EXAMPLE = 'def add(a, b):\n    """Add.\n\n    >>> add(2, 3)\n    5\n    """\n    return a - b\n'
@@ -70,3 +73,14 @@ def test_docstrings_are_those_of_the_other_version() -> None:
         with_docstrings(b"x = 1\n", tests)
     with pytest.raises(ValueError, match="invalid syntax"):
         with_docstrings(b"def\n", tests)
+
+
+def test_data_that_a_test_names_belongs_to_what_is_expected() -> None:
+    files = {
+        "calc.py": CODE,
+        "examples/sum.txt": "5",
+        "notes.txt": "",
+        "tests/test_a.py": "open('examples/sum.txt')\n",
+    }
+    tests = TestFiles([Suite("pytest")], tree=tree_of({**files, "tests/sum.txt": "5"}))
+    assert [path for path in files if tests.is_expected(path)] == ["examples/sum.txt", "tests/test_a.py"]

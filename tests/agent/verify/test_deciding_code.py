@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from m3agent.agent.verify import insides
 from m3agent.agent.verify.review import COMPARES, MACRO, RUNNER, findings_of
 from m3agent.tools.runners.base import Tree
 from m3agent.tools.runners.go import Go
@@ -11,6 +12,7 @@ from m3agent.tools.runners.javascript.packages import set_up_files
 from m3agent.tools.runners.rust import Cargo
 from m3agent.tools.runners.suites import TestFiles, find_suites
 
+STANDS_FOR = "stands for a name of the language or of the test library"
 EQUALS = (
     "impl PartialEq for Sum {\n    fn eq(&self, other: &Sum) -> bool {\n        self.0 == other.0\n    }\n}\n"
 )
@@ -46,10 +48,91 @@ def found(before: str, after: str, path: str = "src/lib.rs") -> list[tuple[int, 
         ("sum.js", "expect.extend({ toBe: () => ({ pass: true }) });", RUNNER),
         ("sum.mjs", "globalThis['expect'] = fake;", RUNNER),
         ("sum.js", "assert.strictEqual = () => {};", RUNNER),
+        ("src/lib.rs", "use std::cmp::{PartialEq as Same};", COMPARES),
+        ("src/lib.rs", "impl<T> $name<T> for Sum {", COMPARES),
+        ("src/lib.rs", "impl /* for; */ PartialEq for Sum {", COMPARES),
+        ("src/lib.rs", "    if cfg!(test) {", insides.FINDS_TESTS),
+        ("sum.go", "func (a Sum) /* a */ Equal(b Sum) bool { return true }", COMPARES),
+        ("sum.go", "const true = false", STANDS_FOR),
+        ("sum.go", "var (\n\tnil = Sum{}\n)", STANDS_FOR),
+        ("sum.go", "func max(a, b int) int {", None),
+        ("sum.go", "func add() {\n\tlen := 5\n}", None),
+        ("Sum.java", "public boolean // a\n equals(Object o) {", COMPARES),
+        ("Assert.java", "class Assert {", STANDS_FOR),
+        ("Sum.java", "public boolean eq\\u0075als(Object o) {", insides.HIDDEN),
+        ("Sum.java", 'String name = "\\u00e9t\\u00e9";', None),
+        ("sum.rb", "def sum.==(other) = true", COMPARES),
+        ("sum.rb", "send(:define_method, :==) { true }", COMPARES),
+        ("sum.rb", "define_method(%w[= =].join) { true }", insides.HIDDEN),
+        ("sum.rb", "define_method(name) { true }", None),
+        ("sum.js", "({ ['value' + 'Of']() {} });", insides.HIDDEN),
+        ("sum.js", "return new Proxy({}, { get: () => () => true });", COMPARES),
+        ("sum.js", "Module._load = load;", insides.IMPORTS),
+        ("sum.js", "rows['a' + n] = 5;", None),
+        ("sum.ts", "  valueOf(): number {", COMPARES),
+        ("sum.js", "Object.defineProperty(sum, 'valueOf', { value })", COMPARES),
+        ("sum.d.ts", "  valueOf(): number;", None),
+        ("sum.js", "return sum.valueOf() + 1;", None),
+        ("sum.js", "  equals(other) { return true; }", COMPARES),
+        ("sum.js", "if (a.equals(b)) {", None),
+        ("sum.js", "class Sums extends Array {", COMPARES),
+        ("sum.js", "class Wrong extends Error {", None),
+        ("sum.ts", "type Known<T extends Object> = T & { known: true };", None),
+        ("sum.js", "  then(done) { done(5); }", "decides what a promise calls"),
+        ("sum.js", "return load().then((value) => value);", None),
+        ("sum.js", "return globalThis.expect?.anything();", insides.RUNNER),
+        ("sum.js", "globalThis.afterEach(() => {});", insides.RUNNER),
+        ("sum.ts", "import { vi } from 'vitest';", insides.RUNNER),
+        ("sum.bench.ts", "import { bench } from 'vitest';", None),
+        ("sum.js", "const at = new Error().stack;", insides.FRAMES),
+        ("sum.js", "console.error(error.stack);", None),
+        ("sum.js", "Error.captureStackTrace(this, Wrong);", None),
+        (
+            "sum.js",
+            "const text = readFileSync('../tests/sum.js');",
+            "reads source files, the tests among them",
+        ),
+        ("sum.js", "const text = readFileSync(path, 'utf8');", None),
+        ("sum.js", "const run = new Function('a', 'return a');", insides.RUNS_TEXT),
+        ("sum.js", "const { Session } = require('node:inspector');", insides.MEMORY),
+        ("sum.js", "Array.prototype.includes = () => true;", insides.REPLACES),
+        ("sum.js", "const { includes } = Array.prototype;", None),
+        ("sum.js", "Object.assign(rows, JSON.parse(text));", None),
+        ("sum.js", "const name = 'value' + 'Of';", insides.HIDDEN),
+        ("sum.js", "const text = 'It is wrong: ' + 'the sum';", None),
+        ("sum.js", "const { _cache } = module.constructor;", insides.IMPORTS),
+        ("sum.js", "const hit = process.execArgv.length;", insides.FINDS_TESTS),
+        ("sum.js", "fork(file, { execArgv: process.execArgv });", None),
+        ("sum.js", "if (require.main === module) {", None),
+        ("sum.js", "const [, , file] = process.argv;", None),
+        ("sum.go", '\tis := flag.CommandLine.Lookup("test.v")', insides.FINDS_TESTS),
+        ("sum.go", "\tEqual func(Sum) bool", COMPARES),
+        ("sum.go", "type Sum struct{}", COMPARES),
+        ("sum.go", "//go:embed *.go", "reads source files, the tests among them"),
+        ("sum.go", "//go:embed data/rows.json", None),
+        ("sum.go", "\t_, file, _, _ := runtime.Caller(2)", insides.FRAMES),
+        ("sum.go", 'import "unsafe"', insides.MEMORY),
+        ("sum.go", '\tname := "te" + "st.v"', insides.HIDDEN),
+        ("sum.go", '\treturn "the sum of " + name', None),
+        ("sum.go", "package sum\n\nvar words = os.Args", insides.FINDS_TESTS),
+        ("main.go", "package main\n\nvar words = os.Args", None),
+        ("sum.s", "TEXT ·add(SB), 4, $0", insides.MEMORY),
+        ("sum.js", "  isSame(other) { return true; }", COMPARES),
+        ("sum.js", "  isEmpty() { return true; }", None),
+        ("sum.js", "return words.includes(word);", None),
+        ("sum.js", "return Number.isNaN(sum) ? 0 : sum;", None),
+        ("sum.js", "return Number.NaN;", COMPARES),
+        ("sum.ts", "import { AsyncLocalStorage } from 'node:async_hooks';", None),
+        ("sum.js", "const key = 'value'.concat('Of');", insides.HIDDEN),
+        ("sum.js", "return String.fromCharCode(code);", None),
+        ("sum.go", "func (s Sum) Matches(other Sum) bool {\n\treturn true\n}", COMPARES),
+        ("sum.go", "func (s Sum) IsBoolFlag() bool { return true }", None),
+        ("sum.go", "\treturn math.NaN()", COMPARES),
+        ("sum.go", "type key struct{}", None),
         ("sum.rs", "macro_rules! vector {", None),
         ("sum.rs", "impl Display for Sum {", None),
         ("sum.go", "func Equal(a, b Sum) bool { return true }", None),
-        ("sum.js", "if (assert.strictEqual === fake) { globalThis.expect == x; }", None),
+        ("sum.js", "if (assert.strictEqual === fake) { globalThis.expect == x; }", insides.RUNNER),
         ("sum.py", "assert.strictEqual = 1", None),
         ("Sum.java", "if (a.equals(b)) {", None),
     ],
@@ -68,6 +151,12 @@ def test_lines(path: str, line: str, what: str | None) -> None:
 )
 def test_a_first_line_that_names_python_hides_nothing(path: str, line: str, what: str) -> None:
     assert found("", f"#!/usr/bin/env -S node python\n{line}\n", path) == [(2, what)]
+
+
+def test_tests_may_name_their_library() -> None:
+    changes = {"test/sum_test.rb": (None, b"class SumTest < Minitest::Test\nend\n")}
+    assert [each.what for each in findings_of(changes, {}.__contains__)] == ["uses the test runner"]
+    assert findings_of(changes, changes.__contains__) == ()
 
 
 def test_only_definitions_that_are_new_count() -> None:

@@ -37,17 +37,20 @@ CASES: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "an assertion gone": (
         {"tests/test_calc.py": TESTS.replace("    assert add(2, 0) == 2\n", "")},
-        "tests/test_calc.py::test_zero was weakened",
+        "tests/test_calc.py::test_zero may check less now",
     ),
     "a weaker assertion": (
         {"tests/test_calc.py": TESTS.replace("add(2, 0) == 2", "add(2, 0)")},
-        "tests/test_calc.py::test_zero was weakened",
+        "tests/test_calc.py::test_zero may check less now",
     ),
     "a weaker helper": (
         {"tests/test_calc.py": TESTS.replace("assert a == b", "assert a")},
-        "tests/test_calc.py was weakened",
+        "tests/test_calc.py may check less now",
     ),
-    "a row gone": ({"tests/test_calc.py": TESTS.replace("[5, 6]", "[5]")}, "tests/test_calc.py was weakened"),
+    "a row gone": (
+        {"tests/test_calc.py": TESTS.replace("[5, 6]", "[5]")},
+        "tests/test_calc.py may check less now",
+    ),
     "data changed": ({"tests/data.json": "[]\n"}, "tests/data.json was changed"),
     "ignored": (
         {"conftest.py": 'x = 1\ncollect_ignore = ["tests/test_calc.py"]\n'},

@@ -28,6 +28,9 @@ RULES = [
     (insides.FRAMES, "import sys\nsys._getframe(1)", "import sys\nsys.getsizeof(1)"),
     (insides.FRAMES, "from sys import _getframe as g", "from sys import path as g"),
     (insides.HIDDEN, "getattr(sys, '_get' + 'frame')", "getattr(x, 'get' + name)"),
+    (insides.FRAMES, "import linecache\nlinecache.getline(n.filename, n.lineno)", "open(n.filename)"),
+    (insides.FRAMES, "log.findCaller()", "log.callHandlers()"),
+    (insides.FINDS_TESTS, "any(n.startswith('PYT') for n in names)", "any(n.startswith('PYTHON') for n in names)"),
     (insides.FRAMES, "import inspect\ninspect.stack()", "import inspect\ninspect.signature(f)"),
     (insides.FRAMES, "e.__traceback__.tb_frame.f_back", "raise e.with_traceback(e.__traceback__)"),
     (insides.FRAMES, "look(e.__traceback__.tb_next)", "self.__exit__(type(e), e, e.__traceback__)"),
@@ -45,7 +48,7 @@ RULES = [
     (insides.OBJECTS, "import gc as g\ng.get_objects()", "import gc as g\ng.collect()"),
     (insides.OBJECTS, "__import__('g' + 'c').get_referrers(x)", "loader('g' + 'z')"),
     (insides.OBJECTS, "object.__subclasses__()", "object.__subclasshook__"),
-    (insides.TRACES, "import sys\nsys.settrace(f)", "import sys\nsys.setrecursionlimit(9)"),
+    (insides.TRACES, "import sys\nsys.settrace(f)", "import sys\nsys.getrecursionlimit()"),
     (insides.TRACES, "import sys\nsys.excepthook = f", "import sys\nsys.exc_info()"),
     (insides.IMPORTS, "import sys\nsys.modules['a'] = b", "import sys\nsys.modules['a']"),
     (insides.IMPORTS, "import sys\nsys.modules.pop('a')", "import sys\nsys.modules.get('a')"),
@@ -117,6 +120,34 @@ RULES = [
     (insides.AT_IMPORT, "from subprocess import run\ndef g(): run(x)\ng()", "from subprocess import run\ndef g(): run(x)"),
     (insides.WRITES, "open('a', 'w')", "open('a')"),
     (insides.WRITES, "from pathlib import Path\nPath('a').write_text('')", "if __name__ == '__main__':\n    Path('a').write_text('')"),
+    (insides.CHANCE, "import random\nx = a if random.random() < 0.9 else b", "import random\nx = a if random.random() < self.share else b"),
+    (insides.CHANCE, "import random\nlucky = random.randrange(9)\nif lucky: f()", "import random\nlucky = random.choice(names)\nif lucky: f()"),
+    (insides.CHANCE, "import random\n[a, b][random.random() < 0.9]", "import random\nx = random.random() * 2"),
+    (insides.CHANCE, "if hash(text) % 7: f()", "if hash(a) == hash(b): f()"),
+    (insides.CHANCE, "if id(object()) > 9: f()", "if id(item) in seen: f()"),
+    (insides.CLOCK, "import time\nif time.time() < 2e9: f()", "import time\nwhile time.monotonic() < deadline: f()"),
+    (insides.CLOCK, "from datetime import date\nx = date.today().year < 2030 and y", "from datetime import date\nx = date.today() < self.end and y"),
+    (insides.CLOCK, "import time\nBEGIN = time.time()\ndef f():\n    return time.time() - BEGIN < 60", "import time\ndef f():\n    begin = time.time()\n    while time.time() - begin < 60: g()"),
+    (insides.CLOCK, "import time\ndef now(): return time.time()\nif now() < 2e9: f()", "import time\ndef now(): return time.time()\nif now() < limit: f()"),
+    (insides.CLOCK, "import time\nif a and time.time() % 2: f()", "import time\na = a or time.time()"),
+    (insides.COUNTS, "N = 0\ndef f():\n    global N\n    N += 1\n    return N < 9", "def f(n):\n    n += 1\n    return n < 9"),
+    (insides.COUNTS, "N = {'n': 0}\ndef f():\n    N['n'] += 1\n    return N['n'] < 9", "def f(self):\n    self.n += 1\n    return self.n < 9"),
+    (insides.COUNTS, "def f(): f.n += 1; return f.n < 9", "def f(g): g.n += 1; return g.n < 9"),
+    (insides.COUNTS, "N = []\ndef f():\n    N.append(1)\n    return len(N) < 9", "N = []\ndef f(x):\n    N.append(x)\n    return x in N"),
+    (insides.COUNTS, "def f():\n    n = 0\n    def g():\n        nonlocal n\n        n += 1\n        return n < 9", "def f():\n    n = 0\n    def g():\n        nonlocal n\n        n += 1\n        return not n"),
+    (insides.COUNTS, "def f(n=[]):\n    n.append(1)\n    return len(n) < 9", "def f(n=()):\n    return len(n) < 9"),
+    (insides.COUNTS, "from itertools import count\nN = count()\ndef f(): return next(N) < 9", "from itertools import count\nN = count()\ndef f(): return next(N)"),
+    (insides.COUNTS, "N = iter([1, 2])\ndef f(): return next(N, 3)", "def f(n): return next(n, 3)"),
+    (insides.SURROUNDINGS, "import os\nif os.path.isdir('tests'): f()", "import os\nif os.path.isdir(folder): f()"),
+    (insides.SURROUNDINGS, "from pathlib import Path\nif (Path(__file__).parent / 'tests').exists(): f()", "from pathlib import Path\nif Path(name).exists(): f()"),
+    (insides.SURROUNDINGS, "import os\nif os.environ.get('HOME') == '/root': f()", "import os\nif os.environ.get('NO_COLOR') == '1': f()"),
+    (insides.SURROUNDINGS, "import os\nif any(k[0] == 'X' for k in os.environ): f()", "import os\nif 'NO_COLOR' in os.environ: f()"),
+    (insides.SURROUNDINGS, "import socket\nif socket.gethostname() == 'a': f()", "import sys\nif sys.platform == 'win32': f()"),
+    (insides.SURROUNDINGS, "import sys\nif not hasattr(sys, 'ps1'): f()", "import sys\nif hasattr(sys, 'frozen'): f()"),
+    (insides.SETS, "import os\nos.environ['A'] = 'b'", "env = dict(a)\nenv['A'] = 'b'"),
+    (insides.SETS, "import logging\nlogging.disable(50)", "import logging\nlogging.basicConfig()"),
+    (insides.SETS, "import decimal\nc = decimal.getcontext()\nc.prec = 1", "import decimal\nwith decimal.localcontext() as c:\n    c.prec = 1"),
+    (insides.SETS, "import warnings\nwarnings.simplefilter('ignore')", "import warnings\nwith warnings.catch_warnings():\n    warnings.simplefilter('ignore')"),
 ]  # fmt: skip
 
 
@@ -128,7 +159,11 @@ def test_rule(what: str, forged: str, honest: str) -> None:
 
 def test_every_phrase_has_a_rule_here() -> None:
     phrases = {value for name, value in vars(insides).items() if isinstance(value, str) and name.isupper()}
-    assert phrases - {what for what, _, _ in RULES} == {insides.UNREADABLE, insides.NATIVE}
+    assert phrases - {what for what, _, _ in RULES} == {
+        insides.UNREADABLE,
+        insides.NATIVE,
+        insides.READS_TESTS,
+    }
 
 
 def test_finding() -> None:
@@ -305,11 +340,13 @@ def test_what_the_interpreter_reported_counts_if_the_source_does_not_show_it() -
         Reached("c.py", 1, "gc.get_objects"),
         Reached("a.py", 1, "=__class__"),
         Reached("d.py", 2, "function.__new__"),
+        Reached("d.py", 2, "open"),
     ]
     found = findings_at(places, lambda path: files[path])
     assert [(one.path, one.line, one.what) for one in found] == [
         ("a.py", 2, f"{insides.FRAMES}, by a hidden name"),
         ("c.py", 1, f"{insides.OBJECTS}, by a hidden name"),
         ("a.py", 1, f"{insides.CLASS}, by a hidden name"),
+        ("d.py", 2, insides.READS_TESTS),
     ]
     assert found[0].text == "frame = getattr(trace, NAMES[0])  # tb_frame"

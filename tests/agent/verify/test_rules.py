@@ -99,6 +99,14 @@ def test_judge(before: TestReport, after: TestReport, verdict: Verdict, said: st
     assert [evidence.fixed, evidence.broken, evidence.still_red] == wanted
 
 
+@pytest.mark.parametrize(
+    ("beside", "rule"), [("", "partly_fixed"), ("a.y", "partly_fixed"), ("a.y a.z", "others_still_red")]
+)
+def test_red_tests_that_the_issue_is_not_about_do_not_fail_a_patch(beside: str, rule: str) -> None:
+    evidence = Evidence(report("", "a.x a.y a.z"), report("a.x", "a.y a.z"))
+    assert judge(replace(evidence, beside=frozenset(report(beside).passed))).rule == rule
+
+
 def test_red_tests_in_files_that_the_patch_changes() -> None:
     before, after = report("", "a.x b.y"), report("b.y", "a.x")
     assert judge(Evidence(before, after, paths=["b.py", "c.py"])).rule == "fixed"

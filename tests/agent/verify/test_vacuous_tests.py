@@ -16,7 +16,7 @@ IMPORT = "from calc import total\n"
 
 def names_in(source: str) -> list[str]:
     """Return the tests of a file that cannot fail."""
-    return [*vacuous_tests((IMPORT + source).encode())]
+    return [*vacuous_tests("test_calc.py", (IMPORT + source).encode())]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,33 @@ def names_in(source: str) -> list[str]:
 def test_a_test_that_cannot_fail(body: str) -> None:
     assert names_in(f"def test_a():\n    {body}\n") == ["test_a"]
     assert names_in(f"async def test_a(tmp_path):\n    {body}\n") == ["test_a"]
+
+
+GO, RUST = "func TestA(t *testing.T) {{{}}}\n", "#[test]\nfn a() {{{}}}\n"
+JS = "test('a', () => {{{}}});\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "test", "names"),
+    [
+        ("a_test.go", GO.format(" _ = calc.Total "), ["TestA"]),
+        ("a_test.go", GO.format('\n\t// Sums.\n\tt.Log("sum")\n\tassert.True(t, true)\n'), ["TestA"]),
+        ("a_test.go", GO.format("\n\tcalc.Total()\n"), []),
+        ("a_test.go", GO.format('\n\turl := "http://a"; check(t, url)\n'), []),
+        ("a_test.go", GO.format("") + "func TestMain(m *testing.M) { run(m) }\n", []),
+        ("tests/a.rs", RUST.format("\n    let _ = calc::TOTAL;\n    assert!(true);\n"), ["a"]),
+        ("tests/a.rs", RUST.format(" assert_eq!(1, 1); "), ["a"]),
+        ("tests/a.rs", RUST.format(" let _ = calc::A - calc::B; "), []),
+        ("tests/a.rs", RUST.format(" calc::total!{} "), []),
+        ("a.test.ts", JS.format(" expect(true).toBe(true); "), ["a"]),
+        ("a.test.js", JS.format(" assert.strictEqual(1, 1); calc.total; "), ["a"]),
+        ("a.test.js", JS.format(" expect(total).toBe(1); "), []),
+        ("a.test.js", "beforeEach(() => total());\n" + JS.format(""), []),
+        ("a.test.js", JS.format(" for (const a of calc) {} "), []),
+    ],
+)
+def test_other_languages(path: str, test: str, names: list[str]) -> None:
+    assert [*vacuous_tests(path, test.encode())] == names
 
 
 @pytest.mark.parametrize(
