@@ -106,6 +106,7 @@ docs-pages: python ## generate pages and parts from the code and uv.lock: docs/c
 	@$(in_venv) python -m benchmarks.verdict_accuracy --write
 	@PATH="$(CURDIR)/.setup/uv/bin:$$PATH" uv run --isolated --locked --no-dev --all-extras python scripts/docs/licences_page.py
 
+lint: packages = --lint
 lint: python ## check style and types
 	@$(in_venv) ruff check
 	@$(in_venv) ruff format --check
@@ -117,7 +118,7 @@ setup: ## set up only (SETUP=no: install nothing system-wide)
 	@scripts/setup.sh all
 
 python:
-	@scripts/setup.sh python
+	@scripts/setup.sh python $(packages)
 
 bundle: python ## build one file that installs m3agent where nothing can be downloaded (ARGS="--arch aarch64")
 	@PATH="$(CURDIR)/.setup/uv/bin:$$PATH" .venv/bin/python scripts/bundle/build.py $(ARGS)

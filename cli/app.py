@@ -126,8 +126,8 @@ def fix(
     each: Annotated[
         str | None,
         option(
-            "Fix several issues one after the other. FILE has one on each line, in any form of ISSUE; - is standard "
-            "input. QUERY finds open issues on the tracker of origin, such as label:bug. The exit code is the largest one.",
+            "Fix several issues. FILE has one on each line, in any form of ISSUE; - is standard input. QUERY finds open issues on "
+            "the tracker of origin, such as label:bug. The exit code is the largest one. After Ctrl-C, the same command goes on.",
             "FILE|QUERY",
         ),
     ] = None,
@@ -140,10 +140,22 @@ def fix(
             show_default="20",
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        option(
+            "With --each: issues at a time, each in a sandbox of its own.",
+            "N",
+            min=1,
+            max=64,
+            show_default="1",
+        ),
+    ] = None,
     report: Annotated[
         list[Path] | None,
         option(
-            "With --each: write a report about all issues, as a page or as JSON (.json); repeatable.", "FILE"
+            "With --each: write a report about all issues, as a page or as JSON (.json); repeatable. If it cannot be written, the same "
+            "command writes it without fixing them again.",
+            "FILE",
         ),
     ] = None,
     attach: Annotated[
@@ -190,10 +202,15 @@ def fix(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Fix an issue and print the verified patch.
+    """Fix an issue and print the verified patch. You can steer and refine it.
 
-    On a terminal, a line that you type while it works goes to the language model, and at the end you are asked what to refine; Enter
-    ends the fix. `m3agent apply --undo` takes back what --apply wrote.
+    Steer: on a terminal, type a line while it works, and press Enter. The language model gets it with its next request.
+
+    Refine: at the end, a terminal asks you what to refine; Enter ends the fix. Later, `m3agent sessions fork last --tell TEXT` goes on.
+
+    Accept: with --spec you see a test that fails before the fix, with --plan a plan. Enter accepts it, and a line says what to change.
+
+    Undo: `m3agent apply` writes the patch into your files, as --apply does, and `m3agent apply --undo` takes it back.
 
     Exit codes: 0 verified; 1 unverified, failed, or empty (no patch); 2 wrong use; 3 sandbox or
     environment; 4 model server; 5 refused; 6 limit or stall; 7 a plan or a test waits for you;
@@ -203,7 +220,6 @@ def fix(
     from m3agent.cli import each as several
     from m3agent.cli import hosts
     from m3agent.cli.dockerfiles import ask
-    from m3agent.util.errors import UsageError
 
     given_for_one = {
         "--attach": bool(attach),
@@ -215,24 +231,11 @@ def fix(
         "--plan": plan_first,
         "--spec": spec,
     }
-    given_for_each = {"--most": most is not None, "--report": bool(report)}
+    given_for_each = {"--most": most is not None, "--workers": workers is not None, "--report": bool(report)}
+    given_for_both = {"--apply": apply, "--pr": pr, "--json": as_json, "--json-result": json_result}
+    at_once = workers or 1
     several.check(each, issue, given_for_one, given_for_each)
-    printed = {
-        "--result-only": result_only,
-        "--json": as_json,
-        "--json-result": json_result,
-        "--detach": detach,
-    }
-    if len(given := [name for name, is_given in printed.items() if is_given]) > 1:
-        raise UsageError(f"{' and '.join(given)} each decide what is printed: give only one")
-    first = {"--plan": plan_first, "--spec": spec}
-    if (wanted := [name for name, is_given in first.items() if is_given]) and (
-        result_only or len(wanted) > 1
-    ):
-        other = "--result-only" if result_only else wanted[1]
-        raise UsageError(f"{wanted[0]} and {other} exclude each other: give only one")
-    if follow and not pr:
-        raise UsageError("--follow is for pull requests: give --pr too")
+    several.check_together(given_for_one | given_for_both, at_once)
     if detach:
         check_detached(issue, follow=follow)
     hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
@@ -241,7 +244,8 @@ def fix(
 
     def begin(text: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
         by_id = each is not None
-        typed = text != "-"  # else standard input has the issue
+        # otherwise standard input has the issue, or a line could be for any of several issues
+        typed = text != "-" and at_once == 1
         screen = screen_for(
             hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json, by_id=by_id, by_keyboard=typed
         )
@@ -252,7 +256,10 @@ def fix(
     if detach:
         detached(sys.argv, os.environ)
     if each is not None:
-        several.begin_all(each, most, report or [], repo, flags, [apply, pr], begin, json_result=json_result)
+        handed = [apply, pr]
+        several.begin_all(
+            *(each, most, report or [], repo, flags, handed, begin), workers=at_once, json_result=json_result
+        )
     fixing, screen = begin(issue or "")
     if follow:
         from m3agent.cli.pr import then_follow

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from m3agent.cli.common import Repo, Session, option, say, sessions_here, state_folder
 
 if TYPE_CHECKING:
+    from m3agent.agent.repo.repository import Repository
     from m3agent.agent.session.catalog import Summary
 
 
@@ -24,7 +25,7 @@ def apply(
         ),
     ] = False,
 ) -> None:
-    """Write the patch of a fix into the work tree, as `fix --apply` does.
+    """Write the patch of a fix into the work tree, or take it back (--undo).
 
     The patch must be verified or unverified. Uncommitted changes are never overwritten, and a file that changed since the
     fix started is refused: then nothing is written.
@@ -62,25 +63,40 @@ def apply(
     store = TreeStore(folder / TREES)
     workspace = Workspace(store, started["tree"])
     patch = workspace.patch(store.apply(started["tree"], path.read_bytes()))
+    there = "" if repo == Path() else f" --repo {shlex.quote(str(repo))}"
     if undo:
         paths = take_back(repository, workspace, patch)
-        say(f"took the patch back from {root}: {', '.join(paths) or 'its files are as before'}")
+        again = as_typed(f"m3agent apply {summary.id}{there}", summary.repository)
+        say(
+            f"took the patch back from {root}: {', '.join(paths) or 'its files are as before'}; '{again}' writes it again"
+        )
         return
     try:
         written = apply_to_work_tree(repository, workspace, patch)
     except PermissionRefused as error:
-        raise PermissionRefused(
-            f"{error}; if the lines of the patch did not change, 'git apply {path}' applies it"
-        ) from None
+        earlier = last_written(sessions.folders())
+        raise PermissionRefused(f"{error}; {_instead(repository, path, earlier)}") from None
     if written:
         which = "" if session == LAST else f" {session}"
-        there = "" if repo == Path() else f" --repo {shlex.quote(str(repo))}"
         say(
             f"applied the {summary.status} patch to {root}: {', '.join(written)}; git diff shows it, "
             f"and '{as_typed(f'm3agent apply --undo{which}{there}')}' takes it back"
         )
     else:
         say(f"{root} has the {summary.status} patch already: {', '.join(patch.paths)}")
+
+
+def _instead(repository: Repository, path: Path, earlier: Path | None) -> str:
+    """Return what a person can do if a patch is refused: the patch of an earlier session may be in the work tree."""
+    from m3agent.agent.repo.repository import GitCommandFailed
+
+    try:
+        repository.git("apply", "--check", str(path))
+    except GitCommandFailed:
+        if earlier is not None:
+            return f"the patch of session {earlier.name} is there: 'm3agent apply --undo' takes it back, then apply this one"
+        return f"lines at the patch's places changed, too: commit your change and run the fix again, or read {path} and change them by hand"
+    return f"the lines of the patch did not change, so 'git apply {path}' applies it"
 
 
 def _patch_of(summary: Summary, *, undo: bool) -> Path:

@@ -255,15 +255,20 @@ def finish(
     """Run a fix to its end, print its patch unless the output is JSON, and exit with its exit code."""
     try:
         result = run(fix)
-        if json_result or result_only:
-            print_bytes(result_line(result))
-        elif result.patch and screen.as_json is None:
-            print_patch(result.patch)
-        elif result.status == "proposed" and screen.as_json is None:
-            print_bytes(result.words.strip().encode(errors="replace") + b"\n")
+        print_outcome(result, screen, json_result=json_result or result_only)
     finally:
         screen.print_end()
     raise typer.Exit(0 if result_only and is_finished(result) else result.exit_code)
+
+
+def print_outcome(result: FixResult, screen: Screen, *, json_result: bool) -> None:
+    """Print the patch of a fix, what it proposes or its answer, or the result as JSON; nothing more with --json."""
+    if json_result:
+        print_bytes(result_line(result))
+    elif result.patch and screen.as_json is None:
+        print_patch(result.patch)
+    elif result.status in ("proposed", "answered") and screen.as_json is None:
+        print_bytes(result.words.strip().encode(errors="replace") + b"\n")
 
 
 def is_finished(result: FixResult) -> bool:

@@ -7,6 +7,7 @@ calls go to the full command line. It has the same options, reports errors in th
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from time import monotonic
@@ -82,7 +83,11 @@ def run(
     options.cache = folder_of(state_path(os.environ), checkout.git_dir)
     options.progress = _Progress() if sys.stderr.isatty() else None
     tokenizer = options.tokenizer
-    context = pack(checkout, options)
+    gc.disable()  # packing makes many objects and no cycles; the search for cycles takes a seventh of the time
+    try:
+        context = pack(checkout, options)
+    finally:
+        gc.enable()
     if options.progress is not None:
         sys.stderr.write("\r\x1b[K")
     over = sum(reason == OVER_BUDGET for _, reason in context.dropped)
@@ -92,10 +97,7 @@ def run(
     if output is not None:
         _write(output, context.pieces)
     elif not (stats or verify):
-        if sys.stdout.isatty():
-            sys.stderr.write("the text is not printed on a terminal: name a file with -o, or use a pipe\n")
-        else:
-            sys.stdout.buffer.writelines(context.pieces)
+        _print(context)
     sys.stderr.write(summary(context) + "\n")  # only numbers; `sanitize` is slow to import
     if tokenizer is not None and not context.exact:
         from m3agent.agent.context.tokenizer.counter import open_counter
@@ -103,20 +105,33 @@ def run(
 
         print_note(f"with this tokenizer, counts are not exact: {open_counter(tokenizer).note}")
     if stats:
-        from m3agent.agent.context.selection.outline import available
-        from m3agent.agent.context.stats import table
-        from m3agent.util.sanitize import print_note, print_text
-
-        print_text(table(context), end="")
-        if any(reason == OVER_BUDGET for _, reason in context.dropped) and not available():
-            print_note(
-                "signatures of left-out files need m3agent's parsers: install m3agent[outlines] as docs/install.md says."
-            )
+        _print_stats(context, over)
     if nothing_fits:
         return _nothing_fits(over, options)
     if verify:
         return _verify(context, tokenizer)
     return 0
+
+
+def _print(context: Context) -> None:
+    """Print the text, unless a person would have to read it."""
+    if sys.stdout.isatty():
+        sys.stderr.write("the text is not printed on a terminal: name a file with -o, or use a pipe\n")
+    else:
+        sys.stdout.buffer.writelines(context.pieces)
+
+
+def _print_stats(context: Context, over: int) -> None:
+    """Print the table of contents; `over` files were left out because of the budget."""
+    from m3agent.agent.context.selection.outline import available
+    from m3agent.agent.context.stats import table
+    from m3agent.util.sanitize import print_note, print_text
+
+    print_text(table(context), end="")
+    if over and not available():
+        print_note(
+            "signatures of left-out files need m3agent's parsers: install m3agent[outlines] as docs/install.md says."
+        )
 
 
 def _nothing_fits(files: int, options: PackOptions) -> int:
@@ -181,25 +196,11 @@ def _plain(arguments: list[str]) -> tuple[PackOptions, str, str | None, str | No
     Returns:
         None unless all options are known here and written in full.
     """
-    values: dict[str, list[str]] = {}
-    rest = iter(arguments)
-    for option in rest:
-        if option == "--stats":
-            values[option] = []
-            continue
-        name, equals, value = option.partition("=")
-        if name not in VALUES:
-            return None
-        found = value if equals and name != "-o" else next(rest, None)
-        if found is None:
-            return None
-        values.setdefault("--output" if name == "-o" else name, []).append(found)
-    if "server" in values.get("--tokenizer", ()):
+    values = _values(arguments)
+    if values is None or "server" in values.get("--tokenizer", ()):
         return None  # choosing the server takes longer than packing from cache does
     budget, prefix = values.get("--budget", [""])[-1], values.get("--prefix", ["plain"])[-1]
-    if prefix not in ("plain", "frozen") or (
-        budget and not (budget.isascii() and budget.isdigit() and int(budget))
-    ):
+    if prefix not in ("plain", "frozen") or (budget and not _is_positive(budget)):
         return None
     options = PackOptions(
         budget=int(budget) if budget else None,
@@ -209,6 +210,28 @@ def _plain(arguments: list[str]) -> tuple[PackOptions, str, str | None, str | No
     )
     tokenizer, output = (values.get(name, [None])[-1] for name in ("--tokenizer", "--output"))
     return options, values.get("--repo", ["."])[-1], tokenizer, output, "--stats" in values
+
+
+def _values(arguments: list[str]) -> dict[str, list[str]] | None:
+    """Return the values of each option; None unless all options are known here and written in full."""
+    values: dict[str, list[str]] = {}
+    rest = iter(arguments)
+    for option in rest:
+        if option == "--stats":
+            values[option] = []
+            continue
+        name, equals, inline = option.partition("=")
+        if name not in VALUES:
+            return None
+        value = inline if equals and name != "-o" else next(rest, None)
+        if value is None:
+            return None
+        values.setdefault("--output" if name == "-o" else name, []).append(value)
+    return values
+
+
+def _is_positive(number: str) -> bool:
+    return number.isascii() and number.isdigit() and int(number) > 0
 
 
 def _has_settings(folder: str) -> bool:

@@ -128,19 +128,22 @@ def attach(
     Ctrl-C leaves the fix running. At its end, the patch is printed. The exit code is that of the fix.
     """
     from m3agent.agent.delivery.apply import HandOver
-    from m3agent.agent.session.catalog import chosen
+    from m3agent.agent.session.catalog import chosen, first_attempt
     from m3agent.agent.session.control import send
     from m3agent.agent.session.log_reader import LOG
     from m3agent.agent.session.session import PATCH
     from m3agent.util.append_only import is_locked
     from m3agent.util.errors import UsageError
 
-    folder = sessions_here(repo).find(session)
+    named = sessions_here(repo).find(session)
+    folder = first_attempt(named)
     name = folder.name
     if not is_locked(folder / LOG):
         raise UsageError(f"session {name} does not run: `m3agent sessions show {name}` shows how it ended")
     if stop and not send(folder, {"stop": True}):
         raise UsageError(f"session {name} runs at a terminal: press Ctrl-C there")
+    if folder != named:
+        say(f"{named.name} is an attempt of session {name}, which is shown with all its attempts")
     screen = screen_for(HandOver(), repo, quiet=quiet, verbose=verbose, as_json=False, by_id=True)
     try:
         last = run(_shown(folder, screen))

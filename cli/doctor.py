@@ -123,10 +123,8 @@ def _repository(repo_dir: Path) -> Check:
 
 async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded: bool) -> list[Check]:
     """Check the toolchain of each test suite of the repository, where a fix would run the tests."""
-    from m3agent.agent.fix.sandbox_setup import suites_on_disk, without_suites_on_disk
+    from m3agent.agent.fix.sandbox_setup import suites_on_disk
     from m3agent.sandbox.backends.image import DEFAULT_IMAGE, SKELETON
-    from m3agent.sandbox.images.environment import missing_packages
-    from m3agent.sandbox.images.toolchains import missing_on_host
     from m3agent.tools.runners.python import PYTEST
 
     try:
@@ -136,23 +134,38 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         return []  # `_repository` reports it
     engine = engine and "docker" in allowed_backends(settings.sandbox, settings.image)
     if not suites and not repository.bare:
-        said = await asyncio.to_thread(without_suites_on_disk, repository)
-        detail, _, remedy = said.partition(": ")
-        return [Check("tests", None, detail, remedy)]
+        return [await asyncio.to_thread(_no_suites, repository)]
     checks = []
     named = [settings.image] if settings.image else []
     images = _images_here([*named, DEFAULT_IMAGE, SKELETON]) if engine else set[str]()
+    in_image = engine and (settings.image is not None or DEFAULT_IMAGE in images)
     for suite in suites:
-        packages: Sequence[str] = missing_on_host(suite.preparation.system_packages)
-        with contextlib.suppress(SandboxError, M3AgentError):
-            if engine and (settings.image or DEFAULT_IMAGE in images):
-                there = await missing_packages(settings.image, [suite], state_folder())
-                packages = there.get(suite.name, ())
+        packages = await _missing(suite, settings, in_image=in_image)
         check = _toolchain(suite, packages, settings.image, engine=engine)
         if check.ok and suite.name.startswith(f"{PYTEST}:") and (images or not engine):
             check = await _imported(check, settings, repository)
         checks.append(check)
     return checks + _parsers({suite.name.partition(":")[0] for suite in suites} if embedded else ())
+
+
+def _no_suites(repository: Repository) -> Check:
+    """Return the check of a repository without a test suite."""
+    from m3agent.agent.fix.sandbox_setup import without_suites_on_disk
+
+    detail, _, remedy = without_suites_on_disk(repository).partition(": ")
+    return Check("tests", None, detail, remedy)
+
+
+async def _missing(suite: SuiteNeeds, settings: Settings, *, in_image: bool) -> Sequence[str]:
+    """Return the packages of the system that a suite lacks, in the image if that can tell, otherwise here."""
+    from m3agent.sandbox.images.environment import missing_packages
+    from m3agent.sandbox.images.toolchains import missing_on_host
+
+    if in_image:
+        with contextlib.suppress(SandboxError, M3AgentError):
+            lacking = await missing_packages(settings.image, [suite], state_folder())
+            return lacking.get(suite.name, ())
+    return missing_on_host(suite.preparation.system_packages)
 
 
 async def _imported(check: Check, settings: Settings, repository: Repository) -> Check:

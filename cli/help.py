@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ EXAMPLES = {
         ("m3agent doctor", "what this machine lacks, and how to get it"),
         ("m3agent fix issue.md", "print a verified patch for an issue"),
         ("m3agent apply", "write that patch into your work tree"),
+        ("m3agent apply --undo", "take it back"),
         ("m3agent plan --gpus 8xH200", "can these GPUs serve MiniMax M3, and how?"),
     ),
     "m3agent fix": (
@@ -64,8 +66,14 @@ EXAMPLES = {
         ("m3agent pr follow https://github.com/o/n/pull/7", "until it is approved or closed"),
         ("m3agent pr follow URL --rounds 2 --minutes 600", "at most two further commits"),
     ),
+    "m3agent sessions": (
+        ("m3agent sessions attach", "watch a running fix, and type what to tell the model"),
+        ("m3agent sessions resume last", "go on after Ctrl-C, or accept the plan or test that waits"),
+        ("m3agent sessions fork last --tell TEXT", "refine a fix that has ended"),
+    ),
     "m3agent sessions resume": (
-        ("m3agent sessions resume last", "after Ctrl-C"),
+        ("m3agent sessions resume last", "after Ctrl-C, or to accept the plan or test that waits"),
+        ("m3agent sessions resume last --tell TEXT", "change the plan or test that waits"),
         ("m3agent sessions resume last --max-turns 200", "after the limit of 100 turns"),
     ),
     "m3agent sessions attach": (
@@ -286,6 +294,11 @@ def _parts(command: Any, ctx: Any, width: int) -> Iterator[RenderableType]:
         yield _panel("Examples", examples, EXAMPLE, width)
         rest = [f"\n{paragraph}" for paragraph in rest[:1]] + rest[1:]
     yield from (Text(f"{paragraph}\n") for paragraph in rest)
+    yield from (_panel(title, rows, LEFT, width) for title, rows in _panels(command, ctx).items() if rows)
+
+
+def _panels(command: Any, ctx: Any) -> dict[str, list[Row]]:
+    """Return the rows of each panel of a command's help: its commands, its arguments and its options."""
     panels: dict[str, list[Row]] = {}
     for name in command.list_commands(ctx) if isinstance(command, Group) else ():
         below: Any = command.commands[name]
@@ -297,7 +310,7 @@ def _parts(command: Any, ctx: Any, width: int) -> Iterator[RenderableType]:
             own = getattr(parameter, "rich_help_panel", None)
             kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
             panels.setdefault(own or kind, []).append(record)
-    yield from (_panel(title, rows, LEFT, width) for title, rows in panels.items() if rows)
+    return panels
 
 
 def _panel(title: str, rows: Sequence[Row], left: int, cells: int) -> Panel:
@@ -307,12 +320,16 @@ def _panel(title: str, rows: Sequence[Row], left: int, cells: int) -> Panel:
         left: Most cells of the first column.
         cells: Cells of the panel. If they leave too few for the second column, every name has a line of its own.
     """
+    from rich.box import ASCII, ROUNDED
     from rich.console import Group as Lines
     from rich.padding import Padding
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
+    from m3agent.agent.ui.layout import shows_unicode
+
+    border = ROUNDED if shows_unicode(sys.stdout.encoding) else ASCII
     width = min(left, max(len(name) for name, _ in rows))
     width = width if cells - width >= LEAST_MEANING else 0
     lines: list[RenderableType] = []
@@ -325,4 +342,4 @@ def _panel(title: str, rows: Sequence[Row], left: int, cells: int) -> Panel:
         table.add_column()
         table.add_row(Text(name, "bold cyan"), Text(meaning))
         lines.append(table)
-    return Panel(Lines(*lines), title=title, title_align="left", border_style="dim")
+    return Panel(Lines(*lines), box=border, title=title, title_align="left", border_style="dim")

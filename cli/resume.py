@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from m3agent.agent.session.session import Session
     from m3agent.agent.ui.event_printer import Screen
 
-NO_ADVICE = f"{inbox.NO_ADVICE}; a language model can: m3agent fix ISSUE --endpoint URL"
+NO_ADVICE = (
+    f"{inbox.NO_ADVICE}. Add a test that fails for what is still wrong and run the fix again, or ask a language model: "
+    "m3agent fix ISSUE --endpoint URL"
+)
 Which = Annotated[
     str,
     argument(
@@ -56,7 +59,8 @@ def resume(
     tell: Annotated[
         str,
         option(
-            "What to say to the model first; if a plan or a test waits, what to change in it. Without it, that is accepted.",
+            "What to say to the model first; if a plan or a test waits, what to change in it. Without --tell, a terminal asks you again, and elsewhere "
+            "it is accepted.",
             "TEXT",
         ),
     ] = "",
@@ -95,7 +99,11 @@ def resume(
 def fork(
     session: Which,
     turn: Annotated[
-        int | None, option("Continue from the end of this turn; by default the last one.", "N")
+        int | None,
+        option(
+            "Continue from the end of this turn; by default the last one. `m3agent report` shows their numbers.",
+            "N",
+        ),
     ] = None,
     tell: Annotated[str, option("What to say to the model first.", "TEXT")] = "",
     repo: Repo = Path(),
@@ -122,7 +130,7 @@ def fork(
     hand_over = HandOver(apply, branch, pr)  # checked before anything is copied
     screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json)
     _ask(flags)
-    log = read_log(sessions_here(repo).find(session) / LOG)
+    log = read_log(sessions_here(repo).find(session, fixes=True) / LOG)
     if tell.strip() and log.events and used_embedded_engine(log.events[0]):
         raise UsageError(NO_ADVICE)  # before anything is copied
     forked, lines = fork_session(state_folder(), log, turn)

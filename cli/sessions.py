@@ -266,7 +266,7 @@ def _details(summary: Summary, width: int, there: str = "") -> str:
 
 def _next(summary: Summary, there: str) -> str:
     from m3agent.agent.loop.resume import RESUMABLE
-    from m3agent.util.errors import HANDED_OVER
+    from m3agent.util.errors import HANDED_OVER, Status
 
     if summary.patch and summary.repository and summary.status in HANDED_OVER:
         if summary.uncommitted:
@@ -274,4 +274,6 @@ def _next(summary: Summary, there: str) -> str:
         return f"m3agent apply {summary.id}{there} (writes the patch into the work tree, unless it is there)"
     if summary.turns and summary.status in RESUMABLE:
         return f"m3agent sessions resume {summary.id}{there}"
+    if summary.status == Status.INTERRUPTED:
+        return "type the same command again: no model was asked yet"
     return f"m3agent report {summary.id}{there}"

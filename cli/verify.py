@@ -31,7 +31,7 @@ from m3agent.util.sanitize import columns_of
 
 if TYPE_CHECKING:
     from m3agent.agent.certificate.build import Change
-    from m3agent.agent.certificate.statement import Statement
+    from m3agent.agent.certificate.statement import Predicate, Statement
     from m3agent.agent.patches.change import Source
     from m3agent.agent.patches.verification import VerifyRequest
 
@@ -40,21 +40,11 @@ SETTINGS = (
     *("reruns", "checks", "verify_minutes", "baseline_minutes", "github_api", "yes"),
 )
 """The settings that a verification needs."""
-OTHER_PYTHON = "next: name an image that has this Python with --image, and verify again"
-"""What to do if the tests ran on a Python that the project does not accept."""
-REVIEW = "next: read the lines that need a review; apply the patch if they are right"
-CONTRADICTS = (
-    "next: read the tests that the patch breaks; if the issue asks for it, change them and apply the patch"
-)
-"""What to do if tests state what the issue changes."""
 MAY_PIN = "If the issue asks to change what the broken tests check, verify with"
 MOST_PINNED = 10
 """Most options that are shown. If more tests are broken, each option names a test with all of its parameters."""
-MANIFESTS = re.compile(
-    r"(?:requirements|constraints)[^/]*\.(?:txt|in)|pyproject\.toml|setup\.(?:cfg|py)|package\.json|go\.mod|Cargo\.toml|pom\.xml|"
-    r"composer\.json|Gemfile|[^/]+\.(?:csproj|fsproj|gemspec)|(?:build|settings)\.gradle(?:\.kts)?|mix\.exs"
-)
-"""Names of files that declare packages."""
+_PACKAGES = re.compile(r"(?:requirements|constraints)[^/]*\.(?:txt|in)|Gemfile|[^/]+\.(?:cs|fs)proj")
+"""Names of files that declare packages and are no manifests."""
 
 
 @takes_settings(
@@ -173,34 +163,33 @@ async def _verify(
         sign = f"{sign_of(found.predicate.verdict)} "
         accuracy = str(known_accuracy(state_folder(), request.repository.common_dir) or "")
         print_result(labelled(table(found, columns_of(sys.stdout), sign, accuracy), WIDTH))
-        say(_next_step(found))
-        if any(MANIFESTS.fullmatch(Path(path).name) for path in found.predicate.put_back):
+        say(_next_step(found.predicate))
+        if any(map(declares_packages, found.predicate.put_back)):
             say(
                 "if the tests need a package that the patch declares, verify with an image that has it: --image NAME"
             )
     return EXIT_CODES[Status(found.predicate.verdict)]
 
 
-def _next_step(found: Statement) -> str:
-    """Return what to do after a verdict."""
-    from m3agent.agent.certificate.table import NEXT
-    from m3agent.agent.verify.rules import MEND, NEEDS_REVIEW, NO_RUN, NOT_TESTED, STATES, UNTESTABLE
+def declares_packages(path: str) -> bool:
+    """Return whether a file may declare the packages that tests need."""
+    from m3agent.agent.verify.touched import MANIFESTS
+
+    return bool(MANIFESTS.fullmatch(Path(path).name) or _PACKAGES.fullmatch(Path(path).name))
+
+
+def _next_step(said: Predicate) -> str:
+    """Return what to do after a verdict; after broken tests also the options that declare them to state what the issue changes."""
+    from m3agent.agent.certificate.next_step import next_step, unstarted
     from m3agent.tools.runners.suites import function_of
 
-    verdict, reason = found.predicate.verdict, found.predicate.reason
-    if reason.startswith(NOT_TESTED):
-        return OTHER_PYTHON
-    if reason.startswith((NO_RUN, UNTESTABLE)):
-        return f"next: {MEND}"
-    if reason.startswith(NEEDS_REVIEW):
-        return REVIEW
-    if verdict == "unverified" and STATES in reason:
-        return CONTRADICTS
-    broken = [test.id for test in found.predicate.tests.broken] if verdict == "failed" else []
+    broken = (
+        [test.id for test in said.tests.broken] if said.verdict == "failed" and not unstarted(said) else []
+    )
     if len(broken) > MOST_PINNED:
         broken = sorted({*map(function_of, broken)})
     pins = [f"--pinned {shlex.quote(ident)}" for ident in broken] if len(broken) <= MOST_PINNED else []
-    return f"next: {NEXT[verdict]}" + (f". {MAY_PIN} {' '.join(pins)}" if pins else "")
+    return f"next: {next_step(said)}" + (f". {MAY_PIN} {' '.join(pins)}" if pins else "")
 
 
 async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *, as_json: bool) -> int:

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Set up what m3agent needs: uv (in .setup/), the Python packages of uv.lock (in .venv/) and a sandbox engine.
 #
-#   scripts/setup.sh [--plan] [python|all]
+#   scripts/setup.sh [--plan] [--lint] [python|all]
 #
 # --plan     print what would be installed and stop
+# --lint     install the tools of `make lint` as well
 # python     install only the Python packages
 # all        install a sandbox engine as well (the default)
 # SETUP=no   install nothing system-wide
@@ -19,12 +20,14 @@ uv_version=0.13.8
 uv_oldest=0.8.0 # older versions cannot read this uv.lock
 
 plan_only=no
+groups=()
 want=all
 for argument in "$@"; do
   case $argument in
     --plan) plan_only=yes ;;
+    --lint) groups=(--group lint) ;;
     python | all) want=$argument ;;
-    *) die "scripts/setup.sh knows --plan, python and all, not '$argument'." ;;
+    *) die "scripts/setup.sh knows --plan, --lint, python and all, not '$argument'." ;;
   esac
 done
 
@@ -94,7 +97,7 @@ if [[ -z $uv ]]; then
   fi
   plan+=("install uv $uv_version into .setup/ (60 MB)")
 fi
-[[ -x .venv/bin/m3agent ]] || plan+=("install the Python packages of uv.lock into .venv/ (1.2 GB with the developers' tools; about a minute)")
+[[ -x .venv/bin/m3agent ]] || plan+=("install the Python packages of uv.lock into .venv/ (0.8 GB with the tests' tools; about half a minute)")
 
 no_engine() {
   die "no sandbox: $1, and bubblewrap $bwrap_said; $2."
@@ -179,11 +182,11 @@ apt_install() {
 }
 
 install_uv() {
-  if has_module ensurepip; then
-    "$python" -m venv --clear "$setup_dir/uv" && "$setup_dir/uv/bin/python" -m pip install "uv==$uv_version"
-  else
+  if has_module pip; then # half as long as a virtual environment takes
     # PEP 668 does not forbid a target folder: it is outside every Python installation.
-    "$python" -m pip install --upgrade --target "$setup_dir/uv" "uv==$uv_version"
+    PIP_REQUIRE_VIRTUALENV=0 PIP_USER=0 "$python" -m pip install --upgrade --target "$setup_dir/uv" "uv==$uv_version"
+  else
+    "$python" -m venv --clear "$setup_dir/uv" && "$setup_dir/uv/bin/python" -m pip install "uv==$uv_version"
   fi
 }
 
@@ -191,8 +194,9 @@ sync_python() {
   # Use the machine's own interpreter. Only the first run chooses it.
   local choose=()
   [[ -x .venv/bin/python ]] || choose=(--python "$python")
+  # --inexact keeps what an earlier --lint has installed.
   UV_PROJECT_ENVIRONMENT=.venv UV_PYTHON_DOWNLOADS=never UV_SYSTEM_CERTS=true UV_COMPILE_BYTECODE=1 \
-    "$uv" sync --locked "${choose[@]}"
+    "$uv" sync --locked --inexact "${groups[@]}" "${choose[@]}"
 }
 
 # wait_for_docker PID: wait until the engine answers, process PID has ended or a minute has passed.

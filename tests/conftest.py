@@ -126,6 +126,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kind = parameters.get("backend", parameters.get("kind"))
         if item.get_closest_marker("supervisor") and kind in KINDS and kind != one_kind():
             item.add_marker("slow")
+        if item.get_closest_marker("languages") and "ecosystems" not in item.path.parts:
+            raise pytest.UsageError(f"{item.nodeid}: `make test-languages` runs tests/ecosystems only")
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(900))  # seconds before the test counts as hanging
         needs_engine = any(

@@ -165,7 +165,7 @@ def test_the_plan_for_python_names_all_it_installs(checkout: Path, tools: Path) 
     assert lines[0] == "m3agent set-up will"
     assert lines[1].startswith("  - install uv ")
     assert len(lines) == 3
-    assert lines[2].startswith("  - install the Python packages of uv.lock into .venv/ (1.2 GB")
+    assert lines[2].startswith("  - install the Python packages of uv.lock into .venv/ (0.8 GB")
 
 
 def test_a_plan_changes_nothing(checkout: Path, tools: Path) -> None:

@@ -21,3 +21,11 @@ def parse(source: bytes | str, mode: str = "exec") -> ast.AST:
     """Parse source as `ast.parse` does, one thread at a time."""
     with _PARSING:
         return ast.parse(source, mode=mode)
+
+
+def parsed(source: bytes | None) -> ast.Module | None:
+    """Return the syntax tree of a file; None if it is missing, is no Python, or nests too deeply."""
+    try:
+        return None if source is None else parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

@@ -130,11 +130,14 @@ def read_prompt(blocks: Sequence[Block]) -> AcpPrompt:
             case _:
                 raise UsageError(f"m3agent accepts text, files and images, not {block.type}: leave it out.")
     text = "\n\n".join(part.strip("\n") for part in parts if part.strip())
-    if not text:
+    return _checked(AcpPrompt("\n".join(typed).strip() or text, text, tuple(images)))
+
+
+def _checked(prompt: AcpPrompt) -> AcpPrompt:
+    if not prompt.text:
         raise UsageError("The prompt is empty: say what to fix.")
-    if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
+    if len(prompt.text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise UsageError(f"The prompt is larger than {MAX_BYTES >> 20} MiB: send less text or fewer files.")
-    prompt = AcpPrompt("\n".join(typed).strip() or text, text, tuple(images))
     if prompt.command and (hint := COMMANDS[prompt.command].hint) and prompt.typed == f"/{prompt.command}":
         raise UsageError(f"/{prompt.command} is alone: write {hint} after it.")
     return prompt

@@ -70,18 +70,13 @@ def shown(options: list[Option], record: Record) -> list[SessionConfigOptionSele
             type="select",
             name=option.name,
             category=option.category,
-            current_value=chosen.get(option.id, _first(option)),
+            current_value=chosen.get(option.id, next(iter(option.values))),
             options=[
                 SessionConfigSelectOption(value=value, name=name) for value, name in option.values.items()
             ],
         )
         for option in options
     ]
-
-
-def _first(option: Option) -> str:
-    """Return the value of an option that nobody has chosen."""
-    return next(iter(option.values))
 
 
 def checked(options: list[Option], config_id: str, value: object) -> str:

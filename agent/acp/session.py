@@ -13,7 +13,7 @@ import functools
 import os
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,7 +37,7 @@ from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.images import fitting
 from m3agent.agent.loop.inbox import NO_ADVICE, Inbox
 from m3agent.agent.loop.prompt import ANSWERS
-from m3agent.agent.loop.resume import rebased, resume_point, used_embedded_engine
+from m3agent.agent.loop.resume import ResumePoint, rebased, resume_point, used_embedded_engine
 from m3agent.agent.loop.turn_events import answer_of
 from m3agent.agent.mcp.config import configured
 from m3agent.agent.mcp.toolset import is_installed
@@ -170,11 +170,7 @@ class ClientSession:
         if asked.is_plain_question:
             # the other engine would repair
             await asyncio.to_thread(required_model_server, settings, self.state)
-        earlier = self._earlier_log()
-        if earlier is None:
-            session, lines = Session.create(self.state, []), list[Line]()
-        else:
-            session, lines = await asyncio.to_thread(fork, self.state, earlier, None)
+        session, lines = await asyncio.to_thread(self._open)
         updates = Updates(repository.root or repository.git_dir, session.folder, sender.tell)
         with contextlib.closing(session):
             point = None
@@ -184,28 +180,20 @@ class ClientSession:
                 tell = ANSWERS["only"].format(wanted) if asked.is_question else wanted
                 point = rebased(resume_point(lines), now, tell)
             self.kept.write("fix", session=session.id)
-            if point is not None and asked.images:
-                updates.note("images are accepted only with the first prompt: these are left out")
             session.listen(updates.see)
             session.listen(sender.count)
             session.listen(self._see)
-            if point is not None and used_embedded_engine(point.started):
-                self._is_embedded = True
-                updates.note(NO_ADVICE)
+            if point is not None:
+                self._note_limits(point, asked, updates.note)
             images = fitting(asked.images, updates.note)
             issue = dataclasses.replace(asked.issue(), images=images)
-            passed_on = self.mcp
-            if passed_on and settings.mcp and not is_installed():
-                updates.note(
-                    "the editor's MCP servers are left out: they need m3agent[mcp], installed as docs/install.md says"
-                )
-                passed_on = ()
+            servers = self._mcp_servers(settings, updates.note)
             request = FixRequest(
                 issue,
                 repository,
                 settings,
                 resume=point,
-                mcp=configured(repository, settings, self.state, os.environ, updates.note, passed_on),
+                mcp=configured(repository, settings, self.state, os.environ, updates.note, servers),
                 may_call=functools.partial(self._may_call, sender),
                 answer="only" if asked.is_question else "allowed",
             )
@@ -221,6 +209,30 @@ class ClientSession:
             kind = UsageError if result.exit_code == UsageError.exit_code else EnvironmentFault
             raise kind(result.reason)
         return result
+
+    def _open(self) -> tuple[Session, list[Line]]:
+        """Create a session, or fork the last one that the model answered in; return it with the lines of its log."""
+        earlier = self._earlier_log()
+        if earlier is None:
+            return Session.create(self.state, []), []
+        return fork(self.state, earlier, None)
+
+    def _note_limits(self, point: ResumePoint, asked: AcpPrompt, note: Callable[[str], None]) -> None:
+        """Tell the person what a further prompt of a session cannot have."""
+        if asked.images:
+            note("images are accepted only with the first prompt: these are left out")
+        if used_embedded_engine(point.started):
+            self._is_embedded = True
+            note(NO_ADVICE)
+
+    def _mcp_servers(self, settings: Settings, note: Callable[[str], None]) -> Sequence[McpServer]:
+        """Return the editor's MCP servers, as far as they can be used."""
+        if not self.mcp or not settings.mcp or is_installed():
+            return self.mcp
+        note(
+            "the editor's MCP servers are left out: they need m3agent[mcp], installed as docs/install.md says"
+        )
+        return ()
 
     def _see(self, line: Line) -> None:
         if line["type"] == SessionStarted.type:

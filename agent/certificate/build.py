@@ -133,9 +133,8 @@ def _with_runs(idents: Sequence[str], evidence: Verification) -> list[dict[str, 
     runs = {ident: {side: {"green": 0, "red": 0} for side in (False, True)} for ident in idents}
     # of a test that the patch changes, the runs of one version count: of the old one, unless only the new one shows the fix
     known = evidence.before.ids | evidence.after.ids
-    of_new = {
-        ident for ident in idents if ident not in known or ident in {*evidence.fixed} - evidence.before.red
-    }
+    shown_by_new = {*evidence.fixed} - evidence.before.red
+    of_new = {ident for ident in idents if ident not in known or ident in shown_by_new}
     for run in evidence.runs:
         if run.patched is None:
             continue

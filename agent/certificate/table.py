@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from m3agent.agent.certificate.statement import Check, Runs, Statement, TestRuns
 from m3agent.agent.verify.test_sets import TEST_SETS
@@ -17,13 +18,6 @@ MOST = 300
 """Most characters of an entry. Names and texts come from the repository and the patch."""
 WIDTH = 13
 """Characters of the first column."""
-NEXT = {
-    "verified": "read the patch; a verified patch can still be wrong",
-    "unverified": "add a test that fails without the patch, to the patch or in a commit before it, and verify again",
-    "failed": "change the patch, and verify again",
-}
-"""What to do after each verdict."""
-
 Row = tuple[str, str]
 """A name and a text."""
 
@@ -43,9 +37,10 @@ def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = 
         ),
         *_shown(said.patch.paths),
     ]
-    sets = {each: getattr(tests, each.certificate) for each in TEST_SETS}
-    for each in (each for each in TEST_SETS if each.has_runs):
-        rows += _listed(each.label, [runs_of(test) for test in sets[each]])
+    sets = {each.label: getattr(tests, each.certificate) for each in TEST_SETS}
+    with_runs = [each.label for each in TEST_SETS if each.has_runs]
+    for label in with_runs:
+        rows += _listed(label, list(map(runs_of, sets.pop(label))))
     if said.put_back:
         them = "it" if len(said.put_back) == 1 else "them"
         rows.append(
@@ -55,15 +50,14 @@ def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = 
             )
         )
         rows += _shown(said.put_back)
-    for name, texts in (
-        *((each.label, sets[each]) for each in TEST_SETS if not each.has_runs),
-        ("tampering", said.tampering),
-        ("review", [f"{one.path}:{one.line} {one.what}" for one in said.review]),
-    ):
-        if texts:
-            rows += _listed(name, texts)
-    if said.checks:
-        rows += _listed("checks", [line for check in said.checks for line in _of_check(check)])
+    texts: dict[str, Sequence[str]] = {
+        **sets,
+        "tampering": said.tampering,
+        "review": [f"{line.path}:{line.line} {line.what}" for line in said.review],
+        "checks": list(chain.from_iterable(map(_of_check, said.checks))),
+    }
+    for name, listed in texts.items():
+        rows += _listed(name, listed) if listed else []
     if accuracy:
         rows.append(("accuracy", accuracy))
     return in_rows(rows, width)

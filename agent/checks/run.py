@@ -86,20 +86,27 @@ class _Trees:
             return CheckResult(command)
         assert before is not None, "a check that fails runs on the old tree, too"
         last = cleaned(last_line(_text(after).strip()) or f"exit code {after.exit}")
-        if before.exit in MISSING or after.timed_out or before.timed_out:
-            why = "it took too long" if after.timed_out or before.timed_out else last
-            return CheckResult(command, silent=why)
+        if after.timed_out or before.timed_out:
+            return CheckResult(command, silent="it took too long")
+        if before.exit in MISSING:
+            return CheckResult(command, silent=last)
+        olds, news = self._ids
+        problems = self._problems(after)
+        fresh = new_problems(list(problems_in(_text(before), olds)), problems, olds.keys() & news.keys())
+        if not before.exit and not fresh:
+            fresh = (Problem("", 0, last),)
+        silent = "" if fresh or problems else f"it fails with and without the patch: {last}"
+        return CheckResult(command, fresh, silent)
+
+    def _problems(self, after: ExecResult) -> list[Problem]:
+        """Return the problems on the new tree; those in changed files are marked."""
         olds, news = self._ids
         problems = list(problems_in(_text(after), news))
         for path in {each.path for each in problems if olds.get(each.path) != news[each.path]}:
             blob = self.store.get_blob(olds[path]) if path in olds else None
             others = [each for each in problems if each.path != path]
             problems = [*others, *marked(problems, path, blob, self.store.get_blob(news[path]))]
-        fresh = new_problems(list(problems_in(_text(before), olds)), problems, olds.keys() & news.keys())
-        if not before.exit and not fresh:
-            fresh = (Problem("", 0, last),)
-        silent = "" if fresh or problems else f"it fails with and without the patch: {last}"
-        return CheckResult(command, fresh, silent)
+        return problems
 
 
 def _text(ended: ExecResult) -> str:

@@ -95,10 +95,10 @@ def _appended(packing: Packing, note: bytes, base: _Base, budget: int | None) ->
     appendix: list[bytes] = []
     tokens = 0
     for source in packing.sources:
-        old = base.files.get(source.name.decode())
-        if old is not None and old[0] == source.key.hex():
+        key, *_, start, end = base.files.get(source.name.decode()) or ("", 0, 0)
+        if key == source.key.hex():
             continue
-        chunk, file = _news(packing, source, None if old is None else base.text[old[3] : old[4]])
+        chunk, file = _news(packing, source, base.text[start:end] if key else None)
         appendix.append(chunk)
         tokens += file.tokens
         files[file.path] = file
@@ -106,8 +106,8 @@ def _appended(packing: Packing, note: bytes, base: _Base, budget: int | None) ->
             return None
     gone = sorted(base.files.keys() - {source.packed.path for source in packing.sources})
     if gone:
-        lines = "".join(f"{name}\n" for name in gone)
-        appendix.append(f"<superseding>\nThese files are gone:\n{lines}</superseding>\n".encode())
+        lines = "\n".join(gone)
+        appendix.append(f"<superseding>\nThese files are gone:\n{lines}\n</superseding>\n".encode())
         tokens += packing.count(appendix[-1])
     if appendix:
         appendix.insert(0, _INTRO)
@@ -115,8 +115,9 @@ def _appended(packing: Packing, note: bytes, base: _Base, budget: int | None) ->
     total = tokens_of_base + tokens + packing.count(note)
     if tokens * REBASE > tokens_of_base or (budget is not None and total > budget):
         return None
-    shown = [file for name, file in files.items() if name not in gone]
-    return packing.context([base.text, *appendix, note], shown, total, rebased=False)
+    for name in gone:
+        del files[name]
+    return packing.context([base.text, *appendix, note], [*files.values()], total, rebased=False)
 
 
 def _news(packing: Packing, source: PackSource, old: bytes | None) -> tuple[bytes, PackedFile]:

@@ -17,7 +17,13 @@ from m3agent.agent.context.history import TAU
 from m3agent.agent.context.instructions import is_instructions
 from m3agent.agent.context.packer import Packing, PackSource
 from m3agent.agent.context.rules import CREDENTIALS, OVER_BUDGET, VERSION
-from m3agent.agent.context.selection.definitions import MOST_BYTES, MOST_FILES, Definitions, Source
+from m3agent.agent.context.selection.definitions import (
+    MOST_BYTES,
+    MOST_FILES,
+    Definitions,
+    Source,
+    beside_their_tests,
+)
 from m3agent.agent.context.selection.passages import write_passages
 from m3agent.agent.context.selection.select import Candidate, Near, select
 from m3agent.agent.context.selection.store import TermStore
@@ -68,7 +74,8 @@ class _Shown:
         """Make the parts of the files near the issue (`select.Divide`)."""
         files: list[tuple[int, Source]] = []
         size = 0
-        for each in near[:MOST_FILES]:
+        order = beside_their_tests([(self.candidates[each.index].path, each.kind) for each in near])
+        for each in (near[place] for place in order[:MOST_FILES]):
             candidate = self.candidates[each.index]
             text = candidate.text()
             size += len(text)

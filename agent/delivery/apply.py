@@ -208,8 +208,8 @@ def undo(repository: Repository, workspace: Workspace, patch: Patch) -> tuple[st
         The paths that were written.
 
     Raises:
-        PermissionRefused: Nothing of the patch was written, or it was taken back already. Or a file changed since, or
-            cannot be written; then no file is changed.
+        PermissionRefused: Nothing of the patch was written, or it was taken back already. Or a file changed or was committed
+            since, or cannot be written; then no file is changed.
     """
     record = _record(workspace)
     written = _recorded(record)
@@ -220,10 +220,22 @@ def undo(repository: Repository, workspace: Workspace, patch: Patch) -> tuple[st
     applied = Workspace(workspace.store, patch.tree)
     back = dataclasses.replace(applied.patch(patch.base), paths=tuple(p for p in patch.paths if p in written))
     back = _to_write(repository, applied, back)
+    _refuse_committed(repository, applied, back)
     _refuse_moved(repository, applied, back, "the patch was written")
     paths = _write_patch(repository, applied, back)
     record.unlink()
     return paths
+
+
+def _refuse_committed(repository: Repository, applied: Workspace, back: Patch) -> None:
+    """Refuse to take back what was committed since: that would be a change that nobody asked for."""
+    dirty, files = repository.dirty_paths(), set(repository.list_files())
+    there = applied.entries(applied.base)
+    committed = [path for path in back.paths if path not in dirty and (path in files or path not in there)]
+    if committed:
+        raise PermissionRefused(
+            f"the patch was committed since it was written ({committed[0]}): take the commit back with 'git revert'"
+        )
 
 
 def last_written(sessions: Iterable[Path]) -> Path | None:

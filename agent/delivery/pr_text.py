@@ -98,13 +98,14 @@ def closes(issue: Issue, project: Project) -> str:
 
     It is empty if the issue is not on the same server as `project`.
     """
-    word, between = ("Fixes", "") if project.kind == "github" else ("Closes", "/-")
-    found = re.fullmatch(
-        rf"{re.escape(project.web)}/([\w./-]+){between}/issues/([0-9]+)", issue.source, re.ASCII
+    server = project.server
+    path = r"[\w./-]+" if server.subgroups else r"[\w.-]+/[\w.-]+"
+    named = re.fullmatch(
+        rf"{re.escape(project.web)}/({path})/{server.issue_pages}/([0-9]+)", issue.source, re.ASCII
     )
-    if found is None or (project.kind == "github" and found[1].count("/") != 1):
+    if named is None:
         return ""
-    return f"{word} {'' if found[1].lower() == project.project.lower() else found[1]}#{found[2]}"
+    return f"{server.closing} {'' if named[1].lower() == project.project.lower() else named[1]}#{named[2]}"
 
 
 def body(work: Work, project: Project) -> str:

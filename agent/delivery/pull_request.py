@@ -91,7 +91,8 @@ async def destination(
     say(f"asking {project.host} whether a pull request can be opened on {project.project}")
     token = await in_background(lambda: find_token(project, os.environ))
     if token is None:
-        login = ", log in with 'gh auth login'," if project.kind == "github" else ""
+        command = " ".join(project.server.login)
+        login = f", log in with '{command} login'," if command else ""
         raise PermissionRefused(
             f"--pr needs a token for {project.host}: set {project.token_variable}{login} or use --branch NAME"
         )

@@ -6,6 +6,7 @@ with it, times how many tests they pass.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,21 +34,27 @@ class Rival:
     """Returns what runs tests of its trees."""
 
 
-async def passed_tests(rivals: Sequence[Rival]) -> dict[int, frozenset[int]]:
+async def passed_tests(rivals: Sequence[Rival], seconds: float) -> dict[int, frozenset[int]]:
     """Return, for each attempt with the best verdict, the numbers of those among them whose tests its patch passes.
 
     Empty if there are not two of them.
 
-    Raises SandboxError: A sandbox failed.
+    Args:
+        seconds: Time for all runs together.
+
+    Raises:
+        SandboxError: A sandbox failed.
+        TimeoutError: The time is over.
     """
     place = min((VERDICTS.index(rival.verdict) for rival in rivals), default=0)
     best = [rival for rival in rivals if rival.verdict == VERDICTS[place]]
     passed: dict[int, frozenset[int]] = {}
-    for rival in best if len(best) > 1 else ():
-        runs = rival.runs()
-        passed[rival.number] = frozenset(
-            [other.number for other in best if await _passes(rival, other, runs)]
-        )
+    async with asyncio.timeout(seconds):
+        for rival in best if len(best) > 1 else ():
+            runs = rival.runs()
+            passed[rival.number] = frozenset(
+                [other.number for other in best if await _passes(rival, other, runs)]
+            )
     return passed
 
 

@@ -36,6 +36,7 @@ from m3agent.agent.verify.feedback import Feedback, feedback_on, refused_change,
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.kinds import shown_status
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import TreeStore
@@ -92,6 +93,8 @@ class Attempt:
     """The verification for the certificate, if it is another one than `evidence`."""
     dirty: int = 0
     """Number of files that differed from the commit at the start."""
+    hears_verdicts: bool = True
+    """Whether the model can do something about a verdict."""
     rounds: int = 0
     """How often a verdict went back to the model."""
     named_red: dict[str, str] = field(default_factory=dict)
@@ -160,6 +163,9 @@ class Attempt:
         """
         assert self.sandbox is not None
         self.server_key = run_context.key
+        self.hears_verdicts = (
+            run_context.endpoint.flavour != "embedded" and not self.request.settings.training
+        )
         try:
             client = await self.stack.enter_async_context(
                 Client(
@@ -224,9 +230,15 @@ class Attempt:
         may_ask = self.request.inbox.refines and self.request.ask is not None and self.variation.of == 1
         if not told and not loop.heard and may_ask and not loop.limits.reached():
             await verify()
-            if answer := await self._ask(REFINE, loop):
+            if answer := await self._ask(f"{self._verdict()}{REFINE}", loop):
                 loop.hear(answer)
         return told
+
+    def _verdict(self) -> str:
+        """Return a sentence with the verdict on the present change; empty without one."""
+        if self.evidence is None:
+            return ""
+        return f"The change is {shown_status(self.evidence.verdict, self.request.settings.sandbox or '')}. "
 
     async def _ask(self, question: str, loop: Loop) -> str | None:
         """Ask the person, if there is one; None if nobody answers. The time until the answer does not count."""
@@ -248,7 +260,7 @@ class Attempt:
         the reason why the change cannot be tested and no test runs here.
         """
         assert self.sandbox is not None
-        most = 0 if self.request.settings.training else self.request.settings.verify_rounds
+        most = self.request.settings.verify_rounds if self.hears_verdicts else 0
         try:
             patch = await self._take_patch()
         except PathEscapes as error:
@@ -256,19 +268,18 @@ class Attempt:
             if self.rounds >= most or tree == self.returned_tree or loop.limits.reached():
                 raise
             return self._return_verdict(refused_change(error, self.rounds + 1, most), tree, loop)
-        if pinned := pinned_tests(said) - self.pinned:
+        pinned = pinned_tests(said) - self.pinned
+        if pinned:
             self.pinned |= pinned
             self.evidence = None
-        elif patch.tree == self.returned_tree:
-            return ""
-        if self.rounds >= most or patch.empty or self.request.answer == "only":
+        unchanged = patch.tree == self.returned_tree and not pinned
+        if unchanged or self.rounds >= most or patch.empty or self.request.answer == "only":
             return ""
         await verify()
         if self.is_verified or loop.limits.reached():
             return ""
         assert self.evidence is not None
-        untestable = why_not_tested(said) and not self.evidence.after.passed
-        if self.evidence.verdict == "unverified" and (untestable or self.evidence.rule == "pinned"):
+        if _is_untestable(self.evidence, said):
             return ""
         workspace = self.sandbox.workspace
         rules = files_of_tests(workspace.store, workspace.base)
@@ -443,3 +454,10 @@ class Attempt:
             proposes=self.request.proposes,
             answer=self.request.answer,
         )
+
+
+def _is_untestable(evidence: Verification, said: str) -> bool:
+    """Return whether an unverified change cannot be tested better: its tests are pinned, or `said` says why none runs."""
+    if evidence.verdict != "unverified":
+        return False
+    return evidence.rule == "pinned" or (bool(why_not_tested(said)) and not evidence.after.passed)

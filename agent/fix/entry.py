@@ -22,7 +22,7 @@ from m3agent.agent.issue.attachments import load_attachments
 from m3agent.agent.issue.images import fitting
 from m3agent.agent.issue.load import Issue, issue_of, load_issue
 from m3agent.agent.loop.inbox import Inbox
-from m3agent.agent.loop.prompt import Proposes
+from m3agent.agent.loop.prompt import Answer, Proposes
 from m3agent.agent.loop.resume import ResumePoint, used_embedded_engine
 from m3agent.agent.mcp.config import configured
 from m3agent.agent.repo.plain_folder import open_folder
@@ -172,8 +172,12 @@ def request_of(
     what = Issue(issue["title"], issue["text"], issue["source"], issue["digest"])
     mcp = configured(repository, settings, state, os.environ, say) if point.tools else ()
     proposes: Proposes = point.started.get("proposes", "")
+    answer: Answer = "only" if issue["source"] == QUESTION else "no"
     return FixRequest(
-        *(what, repository, settings, hand_over, point, mcp), proposes=proposes, inbox=inbox or Inbox()
+        *(what, repository, settings, hand_over, point, mcp),
+        answer=answer,
+        proposes=proposes,
+        inbox=inbox or Inbox(),
     )
 
 

@@ -101,17 +101,10 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
         told += [] if accuracy is None else [str(accuracy)]
     opened: Offered | None = None
     uncommitted = await asyncio.to_thread(_uncommitted, attempt, attempt.patch)  # before --apply writes them
-    wanted, certificate = attempt.request.hand_over, attempt.request.certificate
-    tested = attempt.evidence is not None
-    if hand_over and certificate is not None:
+    for step in (_certify, _handed_over) if hand_over else ():
         try:
-            told.append(await asyncio.to_thread(_certify, attempt, attempt.patch, certificate))
-        except M3AgentError as error:
-            exit_code = _log(attempt, error)
-    if hand_over and wanted.asked and (tested or (wanted.always and attempt.patch.text)):
-        try:
-            note, opened = await _handed_over(attempt, attempt.patch, attempt.outcome, status)
-            told.append(note)
+            note, opened = await step(attempt, attempt.patch, attempt.outcome, status)
+            told += [note] if note else []
         except M3AgentError as error:
             exit_code = _log(attempt, error)
     return _write(attempt, status, reason, exit_code, attempt.patch, told, uncommitted, opened)
@@ -158,17 +151,20 @@ def _notes_on(attempt: Attempt, patch: Patch) -> list[str]:
     return notes
 
 
-def _certify(attempt: Attempt, patch: Patch, path: Path) -> str:
-    """Write the certificate; return a sentence that says what was done. Raises EnvironmentFault."""
-    workspace, loop = attempt.workspace, attempt.loop
+async def _certify(attempt: Attempt, patch: Patch, *_: object) -> tuple[str, None]:
+    """Write the certificate, if one is wanted; return what was done, empty if nothing. Raises EnvironmentFault."""
+    path, workspace, loop = attempt.request.certificate, attempt.workspace, attempt.loop
+    if path is None:
+        return "", None
     if attempt.evidence is None or attempt.environment is None:
-        return "no certificate was written because no patch was verified"
+        return "no certificate was written because no patch was verified", None
     assert workspace is not None
     assert loop is not None
     request = attempt.request
     base = Base(commit=request.repository.head, tree=workspace.base, uncommitted=attempt.dirty)
     started = datetime.now(UTC) - timedelta(seconds=time.monotonic() - attempt.started)
-    statement = statement_of(
+    statement = await asyncio.to_thread(
+        statement_of,
         CertifiedChange(workspace, patch, patch.text, base, Source(kind="fix", commit=None)),
         attempt.certified or attempt.evidence,
         attempt.environment,
@@ -178,15 +174,18 @@ def _certify(attempt: Attempt, patch: Patch, path: Path) -> str:
         maker_of(loop.model.client.endpoint.model),
         attempt.accepted_test_files,
     )
-    write(statement, path)
-    return f"the certificate is in {path}"
+    await asyncio.to_thread(write, statement, path)
+    return f"the certificate is in {path}", None
 
 
 async def _handed_over(
     attempt: Attempt, patch: Patch, outcome: Outcome, status: Status
 ) -> tuple[str, Offered | None]:
-    """Hand the patch over as requested; return what was done, and the pull request that has it now."""
+    """Hand the patch over as requested; return what was done, empty if nothing, and the pull request that has it now."""
     wanted = attempt.request.hand_over
+    has_patch = attempt.evidence is not None or (wanted.always and patch.text)
+    if not (wanted.asked and has_patch):
+        return "", None
     if status not in HANDED_OVER and not wanted.always:
         return "the patch was not handed over because the fix did not succeed", None
     if wanted.update is not None and status is Status.UNVERIFIED and not wanted.update.draft:
@@ -272,7 +271,9 @@ def _write(
     opened: Offered | None = None,
 ) -> FixResult:
     session, used, loop = attempt.session, attempt.limits.used, attempt.loop
-    text = patch.text if patch is not None else b""
+    turns, calls = (loop.model.turn, loop.calls.number) if loop else (0, 0)
+    address, commit = (opened.address, opened.commit) if opened else (None, None)
+    text, paths = (patch.text, list(patch.paths)) if patch else (b"", [])
     path = session.write_file(PATCH, text) if text else None
     session.write(
         events.SessionFinished(
@@ -280,11 +281,11 @@ def _write(
             exit=exit_code,
             reason=reason,
             patch=str(path) if path else None,
-            paths=list(patch.paths) if patch is not None else [],
+            paths=paths,
             notes=notes,
-            pull_request=None if opened is None else opened.address,
-            turns=loop.model.turn if loop else 0,
-            calls=loop.calls.number if loop else 0,
+            pull_request=address,
+            turns=turns,
+            calls=calls,
             prompt_tokens=used.prompt,
             cached_tokens=used.cached,
             completion_tokens=used.completion,
@@ -293,7 +294,7 @@ def _write(
             tokens_per_second=used.tokens_per_second,
             price=used.price,
             seconds=round(attempt.limits.seconds, 3),
-            commit=None if opened is None else opened.commit,
+            commit=commit,
             uncommitted=uncommitted,
         )
     )

@@ -358,13 +358,17 @@ async def _set_up(attempt: Attempt, first: Attempt, prepared: PreparedFix) -> No
 
 
 async def _passed_tests(attempts: Sequence[Attempt], prepared: PreparedFix) -> dict[int, frozenset[int]]:
-    """Run the test that each attempt wrote first on the patches with the best verdict."""
+    """Run the test that each attempt wrote first on the patches with the best verdict, within the time limit of the fix."""
     rivals = [rival for attempt in attempts if (rival := _rival(attempt, prepared)) is not None]
+    left = min(attempt.limits.deadline for attempt in attempts) - time.monotonic()
     try:
-        return await passed_tests(rivals)
+        return await passed_tests(rivals, left)
+    except TimeoutError:
+        reason = "the time of --max-minutes is over"
     except SandboxError as error:  # the attempts themselves came to their end
-        attempts[0].say(f"the tests of the attempts cannot choose among their patches: {error}")
-        return {}
+        reason = str(error)
+    attempts[0].say(f"the tests of the attempts cannot choose among their patches: {reason}")
+    return {}
 
 
 def _rival(attempt: Attempt, prepared: PreparedFix) -> Rival | None:

@@ -20,7 +20,14 @@ from m3agent.util.counted import first_of
 
 PROPOSALS: Mapping[str, str] = {"plan": "plan", "spec": "test"}
 """What a proposal is called."""
-QUESTION = "Enter accepts the {}. A line says what to change. Ctrl-C leaves it for later"
+QUESTIONS: Mapping[str, str] = {
+    "plan": "Enter accepts the plan, and the model goes on. A line says what to change. Ctrl-C leaves it for later",
+    "spec": (
+        "Enter accepts the test, and the model goes on. A line says what to change; until then the test stays in a new file. "
+        "Ctrl-C leaves it for later"
+    ),
+}
+"""What a person is asked about a proposal."""
 MOST_RETURNED = 3
 """Most times in a row that a test which is not red goes back to the model."""
 
@@ -96,7 +103,7 @@ class Proposal:
             return prompt.TAKEN
         answer, self._given = self._given, None
         if answer is None:
-            answer = await self._ask(QUESTION.format(name), loop)
+            answer = await self._ask(QUESTIONS[kind], loop)
         if answer is None:
             self.waiting = Outcome("proposed", f"the {name} waits until you accept it", text)
             return ""
@@ -128,4 +135,4 @@ class Proposal:
 
 def _told(kind: Literal["plan", "spec"], answer: str) -> str:
     """Return what the model is told about the person's answer to its proposal."""
-    return prompt.CORRECTED.format(harmless(answer)) if answer else prompt.ACCEPTED[kind]
+    return prompt.CORRECTED[kind].format(harmless(answer)) if answer else prompt.ACCEPTED[kind]

@@ -279,7 +279,8 @@ def _on_disk(repository: Repository, root: Path) -> Tree:
 
 def _needs(tree: Tree) -> tuple[SuiteNeeds, ...]:
     """Return what the suites of a tree need. The environment of suites that a command replaces is still its own."""
-    found, running = suites.without_left_out(tree), suites.running(tree)
+    found = suites.without_left_out(tree)
+    running = suites.running_among(found)
     needs = suites.needs_of(tree, found)
     return tuple(
         need

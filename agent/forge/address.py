@@ -1,5 +1,7 @@
 """What addresses mean: a web address, `owner/repo#N`, or `#N` of the origin remote; and the addresses of projects, issues and pulls."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from m3agent.util.errors import UsageError
 from m3agent.util.sanitize import quoted
 
 GITHUB_API = "https://api.github.com"
+GITLAB = "gitlab.com"
 
 ServerKind: TypeAlias = Literal["github", "gitlab"]
 
@@ -43,6 +46,18 @@ class Server:
     """The folder of references in a project's repository that has the last commits of pull requests."""
     pull_sign: str
     """Stands between the project and the number of a pull request."""
+    closing: str
+    """The word before an issue in a text, with which a merge closes the issue."""
+    advice: str
+    """What to do if something else answers in place of the API."""
+    subgroups: bool = False
+    """Whether the path of a project may have more than two steps."""
+    uploads: tuple[str, ...] = ()
+    """How an issue's text begins the addresses of files below the project's web page."""
+    host_variable: str = ""
+    """The environment variable with the only host that gets the token; empty if each host has its own token."""
+    login: tuple[str, ...] = ()
+    """The command that prints tokens; empty for a server without such a command."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """The other headers of every request."""
 
@@ -61,6 +76,9 @@ SERVERS: dict[ServerKind, Server] = {
         new_pull="compare/{base}...{branch}?expand=1",
         pull_refs="refs/pull",
         pull_sign="#",
+        closing="Fixes",
+        advice="check --github-api (GitHub Enterprise has its API under /api/v3)",
+        login=("gh", "auth"),
         headers={"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"},
     ),
     "gitlab": Server(
@@ -76,6 +94,11 @@ SERVERS: dict[ServerKind, Server] = {
         new_pull="-/merge_requests/new?merge_request%5Bsource_branch%5D={branch}&merge_request%5Btarget_branch%5D={base}",
         pull_refs="refs/merge-requests",
         pull_sign="!",
+        closing="Closes",
+        advice="check the address",
+        subgroups=True,
+        uploads=("/uploads/",),
+        host_variable="GITLAB_HOST",
     ),
 }
 
@@ -147,15 +170,18 @@ class Project:
     @property
     def token_variable(self) -> str:
         """Which environment variables to set for a token, as part of a sentence."""
-        variable = self.server.tokens[0]
-        if self.kind == "gitlab" and self.host != "gitlab.com":
-            return f"GITLAB_HOST to {self.host} and {variable}"
-        return variable
+        variable, host = self.server.tokens[0], self.server.host_variable
+        return f"{host} to {self.host} and {variable}" if host and self.host != GITLAB else variable
 
     def new_pull(self, base: str, branch: str) -> str:
         """Return the web page on which a person opens the pull request from `branch` to `base`."""
         page = self.server.new_pull.format(base=self._written(base), branch=self._written(branch))
         return f"{self.page}/{page}"
+
+    def beside(self, name: str) -> Project | None:
+        """Return the project with this name on the same server; None if no project has such a name."""
+        subgroups = self.server.subgroups or name.count("/") == 1
+        return Project(self.kind, self.api, self.web, name) if subgroups and _is_project(name) else None
 
     def _written(self, name: str) -> str:
         return quote(name, safe=self.server.kept)
@@ -422,7 +448,7 @@ def gitlab_host(env: Mapping[str, str]) -> str:
 
     GitLab's own command line uses the same variables.
     """
-    return re.sub(r"^https?://", "", env.get("GITLAB_HOST", "").strip().lower()).rstrip("/") or "gitlab.com"
+    return re.sub(r"^https?://", "", env.get("GITLAB_HOST", "").strip().lower()).rstrip("/") or GITLAB
 
 
 def _is_project(path: str) -> bool:

@@ -116,17 +116,18 @@ def find_token(project: Project, env: Mapping[str, str]) -> Token | None:
     Raises:
         UsageError: The value that was found has characters that no token has.
     """
-    if project.kind == "gitlab" and project.host != gitlab_host(env):
+    if project.server.host_variable and project.host != gitlab_host(env):
         return None
     for variable in project.server.tokens:
         if value := env.get(variable, "").strip():
             return _checked(value, variable)
-    gh = shutil.which("gh", path=env.get("PATH")) if project.kind == "github" else None
-    if gh is None:
+    program, *rest = project.server.login or ("",)
+    login = program and shutil.which(program, path=env.get("PATH"))
+    if not login:
         return None
     try:
         done = subprocess.run(
-            [gh, "auth", "token", "--hostname", project.host],
+            [login, *rest, "token", "--hostname", project.host],
             cwd="/",  # not in the repository: `gh` starts git
             env=dict(env),
             stdin=subprocess.DEVNULL,
@@ -282,13 +283,9 @@ class Api:
 
     def not_the_api(self) -> EnvironmentFault:
         """Return the error for a server whose response is not from the expected API."""
-        advice = (
-            "check --github-api (GitHub Enterprise has its API under /api/v3)"
-            if self.project.kind == "github"
-            else "check the address"
-        )
+        server = self.project.server
         return EnvironmentFault(
-            f"The server at {self._host} is not the API of {self.project.server.name}: {advice}."
+            f"The server at {self._host} is not the API of {server.name}: {server.advice}."
         )
 
     def _parsed(self, body: bytes) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from m3agent.agent.forge.address import GITHUB_API, IssueReference, Project, PullReference, project_of
+from m3agent.agent.forge.address import IssueReference, Project, PullReference
 from m3agent.agent.forge.api import Api, TooLarge, words
 from m3agent.util.errors import M3AgentError, UsageError
 from m3agent.util.json_value import mapping
@@ -263,10 +262,8 @@ class Client(ABC):
 
     def _named(self, project: Project, found: object) -> Project:
         """Return the project that a response names. Raises EnvironmentFault if it names none on this server."""
-        github_api = project.api if project.kind == "github" else GITHUB_API
-        page = f"{project.web}/{words(found, self.full_name)}"
-        present = project_of(page, github_api=github_api, env=os.environ)
-        if present is None or present.kind != project.kind:
+        present = project.beside(words(found, self.full_name))
+        if present is None:
             raise self.api.not_the_api()
         return present
 

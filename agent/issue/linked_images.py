@@ -98,7 +98,7 @@ def load_images(
 
 def _absolute(url: str, issue: IssueReference) -> str:
     """Complete the address of an upload, which GitLab writes relative to the project's page; return others unchanged."""
-    return f"{issue.page}{url}" if issue.kind == "gitlab" and url.startswith("/uploads/") else url
+    return f"{issue.page}{url}" if url.startswith(issue.server.uploads) else url
 
 
 def _without_fences(text: str) -> str:

@@ -37,6 +37,11 @@ class Inbox:
             listener(text)
         return True
 
+    def drop(self) -> bool:
+        """Forget the messages, because nobody will take them. Return whether there were any."""
+        had, self._texts = bool(self._texts), []
+        return had
+
     @contextlib.contextmanager
     def heard_by(self, listener: Callable[[str], None]) -> Iterator[None]:
         """Pass each message to a listener within the context, those from before the context first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -89,16 +89,28 @@ class Model:
         self.failure = ""
         digest = self.messages.digest()
         self.session.write(events.TurnStarted(turn=self.turn, messages=len(self.messages), digest=digest))
-        answer = None
+        most = [number for number in (max_tokens, self.limits.left_tokens) if number is not None]
         stream = self.client.complete(
             self.messages,
             self.tools,
             tool_choice=tool_choice,
-            max_tokens=min((n for n in (max_tokens, self.limits.left_tokens) if n is not None), default=None),
+            max_tokens=min(most, default=None),
             thinking=self.thinking,
             sampling=self.sampling,
             deadline=deadline or self.limits.deadline,
         )
+        answer = await self._watched(stream)
+        self._record(answer)
+        message = answer.message.to_request(self.client.reasoning_field)
+        is_empty = not (answer.message.text.strip() or answer.message.calls)
+        if is_empty and self.tokens is None:  # a conversation for training keeps the model's own tokens
+            message["content"] = NO_ANSWER
+        self.messages.append(message)
+        return answer
+
+    async def _watched(self, stream: AsyncGenerator[Delta | Turn, None]) -> Turn:
+        """Pass an answer on while it streams; return it whole. Raises RepetitiveStream."""
+        answer = None
         async with contextlib.aclosing(stream):
             async for item in stream:
                 if isinstance(item, Turn):
@@ -109,6 +121,10 @@ class Model:
                     self.on_delta(Delta("reset", ""))
                     raise RepetitiveStream(verdict)
         assert answer is not None, "a client's stream ends in a Turn"
+        return answer
+
+    def _record(self, answer: Turn) -> None:
+        """Count an answer, and write it to the log."""
         price = self.prices.of(answer.usage, answer.seconds) if self.prices is not None else None
         self.limits.add(answer, price)
         self.session.write(turn_events.message(self.turn, answer))
@@ -119,11 +135,6 @@ class Model:
             kept, expected = self.tokens.add(self.turn, answer.tokens)
             if kept < expected:
                 self.session.write(events.TokensDiffer(turn=self.turn, kept=kept, expected=expected))
-        message = answer.message.to_request(self.client.reasoning_field)
-        if self.tokens is None and not (answer.message.text.strip() or answer.message.calls):
-            message["content"] = NO_ANSWER  # a conversation for training keeps the model's own tokens
-        self.messages.append(message)
-        return answer
 
     def _note_price_step(self, answer: Turn) -> None:
         """Log once that the next requests may be longer than the usual price allows."""

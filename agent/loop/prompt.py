@@ -83,7 +83,11 @@ ACCEPTED: Mapping[Proposes, str] = {
     ),
 }
 TAKEN = "The test is red, as it should be. Now fix the issue, so that it passes."
-CORRECTED = "The user does not accept that yet, and says:\n\n{}\n\nAnswer without a call once it is as the user wants."
+_CORRECTED = "The user does not accept that yet, and says:\n\n{}\n\nAnswer without a call once it is as the user wants."
+CORRECTED: Mapping[Proposes, str] = {
+    "plan": _CORRECTED,
+    "spec": f"{_CORRECTED} Until the user accepts it, only a new file with a test may change.",
+}
 NOT_ONLY_TESTS = (
     "Only a new file with a test may change before the user accepts it. Undo your changes to: {}."
 )

@@ -25,7 +25,7 @@ from m3agent.agent.loop.prompt import SAID
 from m3agent.agent.loop.tool_executor import PendingCall, SessionTests
 from m3agent.agent.session.events import SessionForked
 from m3agent.agent.session.log_reader import Line
-from m3agent.agent.session.record import CallRecord, TurnRecord, record_of
+from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord, record_of
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.stall import StallDetector, as_seen
 from m3agent.serving.client.messages import ToolCall
@@ -98,13 +98,19 @@ class ResumePoint:
 
     def pending(self, messages: Sequence[dict[str, Any]]) -> list[PendingCall]:
         """Return the calls of the model's last message that have no result in the conversation."""
-        at = max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
-        ids = [call["id"] for call in messages[at].get("tool_calls") or ()] if at >= 0 else []
-        answered = {message.get("tool_call_id") for message in messages[at + 1 :]}
-        turn = next((turn for turn in reversed(self.turns) if [call.id for call in turn.asked] == ids), None)
+        last = max(
+            (at for at, message in enumerate(messages) if message["role"] == "assistant"), default=None
+        )
+        if last is None:
+            return []
+        ids = [call["id"] for call in messages[last].get("tool_calls") or ()]
+        answered = {message.get("tool_call_id") for message in messages[last + 1 :]}
+        asked = next(
+            (turn.asked for turn in reversed(self.turns) if [call.id for call in turn.asked] == ids), ()
+        )
         return [
             PendingCall(_tool_call(call), call.started, call.finished)
-            for call in (turn.asked if ids and turn is not None else ())
+            for call in asked
             if call.id not in answered
         ]
 
@@ -123,13 +129,7 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
     """
     record = record_of(lines)
     started = record.started
-    if not started:
-        raise UsageError("the session ended before it began; start the fix again")
-    if record.ended and record.ended["status"] not in RESUMABLE:
-        raise UsageError(
-            f"the session is over ({record.ended['status']}): there is nothing to resume; `m3agent sessions fork` goes on from its "
-            "end in a new session"
-        )
+    _check_resumable(record)
     point = ResumePoint(
         started,
         started["tree"],
@@ -146,13 +146,32 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
     for turn in record.turns:
         _replay_turn(point, turn)
     point.tree = restored or point.tree
-    last = record.turns[-1] if record.turns else None
-    if last and not last.of_type("feedback") and any(map(was_accepted, last.of_type("gate"))):
-        point.accepted_answer = last.text
-    # an accepted answer is reviewed again
-    reviewed = record.turns if point.accepted_answer is None else record.turns[:-1]
+    reviewed = record.turns
+    if reviewed and _was_accepted_last(reviewed[-1]):
+        point.accepted_answer = reviewed[-1].text
+        reviewed = reviewed[:-1]  # it is reviewed again
     point.pinned = frozenset().union(*(pinned_tests(turn.text) for turn in reviewed if not turn.asked))
     return point
+
+
+def _check_resumable(record: SessionRecord) -> None:
+    """Check that a session goes on. Raises UsageError."""
+    if not record.started:
+        raise UsageError("the session ended before it began; start the fix again")
+    status = record.ended["status"] if record.ended else None
+    if status is None or status in RESUMABLE:
+        return
+    further = (
+        "add a test that fails for what is still wrong, and run the fix again"
+        if used_embedded_engine(record.started)
+        else "`m3agent sessions fork` goes on from its end in a new session"
+    )
+    raise UsageError(f"the session is over ({status}): there is nothing to resume; {further}")
+
+
+def _was_accepted_last(turn: TurnRecord) -> bool:
+    """Return whether the gate accepted a turn's answer, and its verdict did not go back to the model."""
+    return not turn.of_type("feedback") and any(map(was_accepted, turn.of_type("gate")))
 
 
 def _replay_person(point: ResumePoint, lines: Sequence[Line]) -> str:

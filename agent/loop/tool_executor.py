@@ -104,7 +104,8 @@ def broken_and_added(red: set[str], baseline: TestReport) -> tuple[list[str], li
 
 
 INTERRUPTED = (
-    "interrupted: the call started and did not finish, and it is not run again; the work tree is as before it"
+    "interrupted: the call started and did not finish, and m3agent does not run it again; the work tree is as before it. "
+    "Call it again if you need it"
 )
 OUT_OF_TIME = "the session's time limit was reached during this call, so it was ended"
 

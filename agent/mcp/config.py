@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -118,24 +119,25 @@ def read(path: Path, env: Mapping[str, str] | None) -> list[McpServer]:
     ]
 
 
-def _server(path: Path, name: str, entry: object, env: Mapping[str, str] | None) -> McpServer | None:
-    where = f"{path}: the MCP server {name!r}"
+def _entry(value: object, where: str) -> _Entry:
     try:
-        given = _Entry.model_validate(entry)
+        return _Entry.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "it"
         raise UsageError(f"{where} cannot be read: {place}: {first['msg'].lower()}.") from None
+
+
+def _server(path: Path, name: str, entry: object, env: Mapping[str, str] | None) -> McpServer | None:
+    where = f"{path}: the MCP server {name!r}"
+    given = _entry(entry, where)
     if given.disabled:
         return None
     if (given.command is None) == (given.url is None) or given.command == "":
         raise UsageError(f"{where} needs either a command or a url.")
 
     def filled(text: str) -> str:
-        if env is None:
-            return text
-        variables = env
-        return _VARIABLE.sub(lambda match: _value(match, variables, where), text)
+        return text if env is None else _VARIABLE.sub(partial(_value, env=env, where=where), text)
 
     folder = path.parent if path.name == PROJECT_FILE else None
     if given.cwd is not None:

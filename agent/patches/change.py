@@ -198,6 +198,13 @@ class _Reader:
         head = self.commit(name, "--branch")
         if base is None and head == self._repository.head:
             base = "refs/remotes/origin/HEAD"
+            try:
+                self._repository.git("rev-parse", "--verify", "--quiet", base)
+            except GitCommandFailed:
+                raise UsageError(
+                    f"{quoted(name)} is checked out, and origin has no default branch here to compare it with: "
+                    "say where it began with --base, such as --base main"
+                ) from None
         other = self._repository.head if base is None else self.commit(base, "--base")
         return self.between(self.merge_base(other, head), head, "branch")
 
@@ -230,26 +237,31 @@ class _Reader:
         commit = repository.head
         if base is not None:
             commit = self.merge_base(self.commit(base, "--base"), commit)
-        changed = repository.dirty_paths()
-        changed |= {
-            path for _, path in self.store.changed_paths(self._tree(commit), self._tree(repository.head))
-        }
-        for path in sorted(changed & repository.submodules()):
-            raise PathEscapes(f"the change sets the commit of the submodule {path}: refused")
+        changed = self._changed_since(commit)
         now = workspace_of(repository, folder, say)
-        found, after = now.entries(now.base), now.base
+        entries = now.entries(now.base)
         tracked = {entry.path for entry in self.store.list_tree(repository.head)}
         if own := repository.own_files():
             say(f"left out, because m3agent wrote it: {', '.join(sorted(own))}")
-        if untracked := [path for path in sorted(changed - tracked) if path in found]:
+        if untracked := sorted((changed - tracked) & entries.keys()):
             say(f"untracked files are part of the patch: {first_of(untracked, _NAMED)}")
-        before = {path: entry for path, entry in found.items() if path not in changed}
+        before = {path: entry for path, entry in entries.items() if path not in changed}
         # a file that is there and not in the tree is too large: it is no part of the patch
-        kept_out = {path for path in changed - found.keys() if (repository.root / path).is_file()}
-        old = [entry for entry in self.store.list_tree(commit) if entry.path in changed - kept_out]
+        kept_out = {path for path in changed - entries.keys() if (repository.root / path).is_file()}
+        wanted = changed - kept_out
+        old = [entry for entry in self.store.list_tree(commit) if entry.path in wanted]
         before |= {entry.path: entry for entry in self._on_disk(old)}
         tree = self.store.write_tree(before.values())
-        return self._change(commit, tree, after, Origin(kind="work tree", commit=None))
+        return self._change(commit, tree, now.base, Origin(kind="work tree", commit=None))
+
+    def _changed_since(self, commit: str) -> set[str]:
+        """Return the paths that differ between a commit and the work tree. Raises PathEscapes for a submodule."""
+        repository = self._repository
+        trees = self._tree(commit), self._tree(repository.head)
+        changed = repository.dirty_paths() | {path for _, path in self.store.changed_paths(*trees)}
+        for path in sorted(changed & repository.submodules()):
+            raise PathEscapes(f"the change sets the commit of the submodule {path}: refused")
+        return changed
 
     def _on_disk(self, entries: Sequence[TreeEntry]) -> Iterator[TreeEntry]:
         """Yield files of a commit as git would write them into the work tree, with the user's filters and line ends."""

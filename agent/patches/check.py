@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from m3agent.agent.certificate.build import Change, digest_of, maker_of
-from m3agent.agent.certificate.statement import Counts, Maker, Predicate, Statement, TestRuns
+from m3agent.agent.certificate.statement import (
+    Counts,
+    Maker,
+    Predicate,
+    Statement,
+    TestCommand,
+    TestRuns,
+    Tests,
+)
 from m3agent.agent.certificate.table import in_rows, runs_of
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.patches.change import Source
@@ -215,24 +223,33 @@ def _facts(predicate: Predicate) -> dict[str, Any]:
         f"{suite.runner} in {suite.folder or '.'} ({suite.evidence}{'' if suite.ran else '; not run'})"
         for suite in predicate.suites
     )
-    commands = [(_PLACE.sub("", shlex.join(command.argv)), command) for command in predicate.commands]
-    facts["commands"] = Counter(text for text, _ in commands)
-    facts["commands.runs"] = Counter(
-        f"{text} ({command.without_patch} without the patch, {command.with_patch} with it, {command.on_copies} on copies)"
-        for text, command in commands
-    )
+    facts |= _facts_of_commands(predicate.commands)
     facts["checks"] = Counter(
         f"{check.command}: {text}" for check in predicate.checks for text in check.new or [check.silent]
     )
     facts["review"] = Counter(f"{line.path}:{line.line} {line.what}" for line in predicate.review)
-    for name in type(predicate.tests).model_fields:
-        value: Counts | tuple[TestRuns | str, ...] = getattr(predicate.tests, name)
+    return facts | _facts_of_tests(predicate.tests)
+
+
+def _facts_of_commands(commands: Iterable[TestCommand]) -> dict[str, Any]:
+    facts: dict[str, Any] = {"commands": Counter[str](), "commands.runs": Counter[str]()}
+    for command in commands:
+        text = _PLACE.sub("", shlex.join(command.argv))
+        runs = f"{command.without_patch} without the patch, {command.with_patch} with it, {command.on_copies} on copies"
+        facts["commands"][text] += 1
+        facts["commands.runs"][f"{text} ({runs})"] += 1
+    return facts
+
+
+def _facts_of_tests(tests: Tests) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for name in type(tests).model_fields:
+        value: Counts | tuple[TestRuns | str, ...] = getattr(tests, name)
         if isinstance(value, Counts):
             facts[f"tests.{name}"] = ", ".join(f"{number} {what}" for what, number in value)
             continue
         facts[f"tests.{name}"] = Counter(test if isinstance(test, str) else test.id for test in value)
-        runs = Counter(runs_of(test) for test in value if isinstance(test, TestRuns))
-        facts[f"tests.{name}.runs"] = runs
+        facts[f"tests.{name}.runs"] = Counter(runs_of(test) for test in value if isinstance(test, TestRuns))
     return facts
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypedDict
 
+from m3agent.agent.certificate.next_step import next_step
 from m3agent.agent.certificate.statement import Statement, read, write
-from m3agent.agent.certificate.table import NEXT, table
+from m3agent.agent.certificate.table import table
 from m3agent.util.errors import EnvironmentFault, Status, UsageError, reason_of
 
 FOLDER = "certificates"
@@ -56,7 +57,7 @@ def outcome_of(statement: Statement, certificate: Path | None) -> Outcome:
         still_red=[test.id for test in tests.still_red],
         problems=[f"{check.command}: {each}" for check in said.checks for each in check.new],
         review=[f"{line.path}:{line.line} {line.what}" for line in said.review],
-        next=NEXT[said.verdict],
+        next=next_step(said),
         certificate=None if certificate is None else str(certificate),
     )
 
@@ -114,4 +115,4 @@ def explanation(certificate: Path | None, state: Path) -> str:
 
 def explained(statement: Statement) -> str:
     """Return for people what a certificate says, and what to do now."""
-    return f"{table(statement)}{'next':<15}{NEXT[statement.predicate.verdict]}\n"
+    return f"{table(statement)}{'next':<15}{next_step(statement.predicate)}\n"

@@ -51,7 +51,8 @@ def workspace_of(repository: Repository, folder: Path, say: Callable[[str], None
 
 def _readable(root: Path, paths: Sequence[str], say: Callable[[str], None]) -> list[str]:
     """Return the paths without those of files that are too large; refuse a work tree that git could not read in time."""
-    folders = {root, *(root / parent for path in paths for parent in PurePosixPath(path).parents)}
+    inner = {PurePosixPath(path.rpartition("/")[0]) for path in paths}
+    folders = {root, *(root / folder for each in inner for folder in (each, *each.parents))}
     if (fault := blocked_in((str(folder), ()) for folder in folders)) is not None:
         raise fault
     sizes = sizes_of(root, paths)

@@ -11,7 +11,8 @@ from m3agent.util.errors import EnvironmentFault, UsageError, reason_of
 
 def written(path: Path, page: bytes, beside: str = "") -> str:
     """Return what people are told about a page: its name, its size, what is beside it, and the address for a browser."""
-    return f"wrote {path} ({len(page) / 1000:,.0f} kB){beside}: {path.absolute().as_uri()}"
+    address = (path.parent.resolve() / path.name).as_uri()
+    return f"wrote {path} ({len(page) / 1000:,.0f} kB){beside}: {address}"
 
 
 def write_page(path: Path, page: bytes, *, mode: int = 0o600) -> None:

@@ -111,16 +111,15 @@ class Sessions:
             )
         if name == LAST:
             return self._newest(folders, fixes=fixes)
-        exact = [folder for folder in folders if folder.name == name]
-        matching = exact or [folder for folder in folders if name and folder.name.startswith(name)]
+        matching = _named(folders, name)
+        if not matching:
+            raise UsageError(f"there is no session '{name}': `m3agent sessions list` shows them")
         own = matching if self.any_by_name else [folder for folder in matching if self._is_of(_first(folder))]
-        if not own and matching:
+        if not own:
             other = repository_of(matching[0]).get("root") or "a bare repository"
             raise UsageError(
                 f"session {matching[0].name} is about {other}, and this is {self.where}: name its repository with --repo"
             )
-        if not own:
-            raise UsageError(f"there is no session '{name}': `m3agent sessions list` shows them")
         if len(own) > 1:
             raise UsageError(
                 f"'{name}' is the beginning of {len(own)} sessions, {own[0].name} and {own[1].name} among "
@@ -148,6 +147,14 @@ class Sessions:
         about = mapping(first, "repository")
         names = [about[name] for name in ("git_dir", "root") if about.get(name)]
         return not names or any(_shared(Path(name)) in self.places for name in names)
+
+
+def _named(folders: Sequence[Path], name: str) -> Sequence[Path]:
+    """Return the session with this id, otherwise those whose id begins so."""
+    if not name:
+        return []
+    exact = [folder for folder in folders if folder.name == name]
+    return exact or [folder for folder in folders if folder.name.startswith(name)]
 
 
 def sessions_of(state: Path, repo: Path, *, every: bool = False) -> Sessions:
@@ -223,6 +230,13 @@ def chosen(folder: Path) -> Path:
         chosen = folder.with_name(Path(text(best, "session")).name or folder.name)
         return chosen if chosen.is_dir() else folder
     return folder
+
+
+def first_attempt(folder: Path) -> Path:
+    """Return the folder of the first attempt at the same issue: messages to all attempts go there."""
+    number = whole(_first(folder), "attempt", "number")
+    first = folder.with_name(folder.name.removesuffix(f"-{number}"))
+    return first if first.is_dir() else folder
 
 
 def summary_of(folder: Path) -> Summary:

@@ -42,36 +42,33 @@ def fork(
     """
     source, lines = log.path.parent, log.events
     answered = [_turn(line) for line in lines if text(line, "type") == "message"]
-    last = turn if turn is not None else max(answered, default=0)
+    if not answered:
+        raise UsageError(
+            f"the session {source.name} cannot be forked: the model never answered in it; start the fix again"
+        )
+    last = turn if turn is not None else max(answered)
     if last not in answered:
-        if not answered:
-            raise UsageError(
-                f"the session {source.name} cannot be forked: the model never answered in it; start the fix again"
-            )
         raise UsageError(
             f"the session {source.name} has no answer in turn {last}: its answered turns are {answered[0]} to {answered[-1]}"
         )
     for part in (MESSAGES, TREES):
         if not (source / part).exists():
             raise UsageError(f"the session in {source} cannot be forked: {part} is missing")
-    name, said = new_id(), read_lines(source)
-    kept: list[Line] = [line | {"session": name} for line in _lines_until(lines, last)]
-    if turn is not None:  # at the end of the turn, its proposal had no answer
-        kept = [line for line in kept if (line["type"], _turn(line)) != (ProposalAnswered.type, turn)]
-        kept = [line | {"seq": number} for number, line in enumerate(kept, 1)]
-    for line in kept:
-        if line["type"] == Proposal.type:
-            line["tree"] = moved.get(text(line, "tree"), line.get("tree"))
+    name, messages = new_id(), read_lines(source)
+    copied = _lines_until(lines, last)
+    if turn is not None:
+        copied = _without_answer(copied, turn)
+    kept: list[Line] = [_moved(line, moved) | {"session": name} for line in copied]
     if base is not None:
         commit, tree = base
-        kept[0] = {**kept[0], "tree": tree, "repository": {**mapping(kept[0], "repository"), "head": commit}}
+        kept[0] |= {"tree": tree, "repository": {**mapping(kept[0], "repository"), "head": commit}}
     kept.append(line_of(SessionForked(source=source.name, turn=last), kept[-1]["seq"] + 1, name))
     try:
         with scratch_folder(state) as scratch:
             folder = scratch / name
             make_folder(folder)
             _write(folder / LOG, [json.dumps(line, separators=(",", ":")).encode() for line in kept])
-            _write(folder / MESSAGES, _messages_until(said, answered.index(last) + 1))
+            _write(folder / MESSAGES, _messages_until(messages, answered.index(last) + 1))
             copy_store(source / TREES, folder / TREES)
             target = state / "sessions" / name
             folder.rename(target)
@@ -90,6 +87,19 @@ def _lines_until(lines: Sequence[Line], turn: int) -> Sequence[Line]:
     while _turn(lines[end - 1]) == 0 and text(lines[end - 1], "where") != "session":
         end -= 1  # lines about the session's end or its resumption
     return lines[:end]
+
+
+def _without_answer(lines: Sequence[Line], turn: int) -> list[Line]:
+    """Return the lines without the answer to the turn's proposal, which had none at the end of the turn."""
+    kept = [line for line in lines if (line["type"], _turn(line)) != (ProposalAnswered.type, turn)]
+    return [line | {"seq": number} for number, line in enumerate(kept, 1)]
+
+
+def _moved(line: Line, moved: Mapping[str, str]) -> Line:
+    """Return a line of the log with the new tree of its proposal, if it is one."""
+    if line["type"] != Proposal.type:
+        return line
+    return line | {"tree": moved.get(text(line, "tree"), line.get("tree"))}
 
 
 def _turn(line: Line) -> int:

@@ -74,6 +74,8 @@ ADVICE = {
     "force": "You were told this before, and it continues. The next call must be a different step: look at "
     "the state of the tests and the diff, name the assumption that may be wrong, and check it first.",
 }
+ACTIONS: tuple[Action, ...] = ("tell", "force", "stop")
+"""What each level of a loop leads to."""
 
 
 @dataclass(frozen=True)
@@ -182,12 +184,14 @@ class StallDetector:
             what = f"the work tree went back to an earlier state {history.returns} times, with nothing new between"
             yield Hit("returns", history.returns, (f"tree {step.tree}", "returns"), limits.patience, what)
         yield from self._same_error(step, steps)
-        if limits.nothing_new and not history.opening and history.since_fresh >= limits.nothing_new:
+        if history.opening:
+            return
+        if limits.nothing_new and history.since_fresh >= limits.nothing_new:
             what = f"the last {history.since_fresh} calls showed nothing new"
             members = tuple(each.key for each in steps[-history.since_fresh :])
             yield Hit("nothing-new", history.since_fresh, members, limits.soft_patience, what)
         again = step.read and not step.unread and history.rereads >= limits.rereads
-        if limits.rereads and not history.opening and again:
+        if limits.rereads and again:
             what = f"{history.rereads} reads showed only unchanged lines that had been read before"
             members = tuple(each.key for each in steps if each.read and not each.unread)
             yield Hit("re-reading", history.rereads, members, limits.soft_patience, what)
@@ -301,7 +305,7 @@ class StallDetector:
             return None
         if not loop.level and self._told >= self.thresholds.tells:
             loop.level = 1
-        action: Action = "tell" if loop.level == 0 else "force" if loop.level == 1 else "stop"
+        action = ACTIONS[min(loop.level, 2)]
         self._told += action == "tell"
         loop.level += 1
         loop.hits = 0

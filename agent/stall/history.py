@@ -237,30 +237,24 @@ class CallHistory:
         """
         bad = failed(seen)
         kind = traits_of(seen.name).kind
+        done = "" if bad else kind
         call = call_key(seen.name, seen.arguments)
         text = normal(seen.content, fold_digits=bad and self._fold_digits)
-        # the digest decides only where the middle of the text was left out
-        result = hashed(text + seen.digest if OMITTED.search(seen.content) else text)
+        result = _result(seen, text)
         before = self._last.get(call)
         replaced = before.key if before is not None and before.result != result else None
         if before is not None and before.turn == turn and not replaced:
-            if seen.tree:
-                self.tree = seen.tree
-                self._trees.add(seen.tree)
+            self._enter(seen.tree)
             return None, None
         self._number += 1
-        changed = self._changes(seen, edited=kind == "edit" and not bad)
-        new_state = changed and (seen.tree not in self._trees if seen.tree else result not in self._results)
-        unread = self._unread(seen) if kind == "read" and not bad else 0
-        # repeating a call after a change of the work tree is a check, and a call that leads to a new state is progress
-        check = seen.failing is not None or not (bad or kind == "edit")
-        checked = before is not None and check and (new_state or self.changed_since(before.number))
-        anew = before is None or replaced or checked or seen.running
-        earlier = () if before is None or anew else before.times
-        error = error_class(text) if bad and seen.failing is None else ""
+        changed = self._changes(seen, edited=done == "edit")
+        new_state = changed and self._is_new(seen.tree, result)
+        unread = self._unread(seen) if done == "read" else 0
+        error = _error(seen, text)
+        earlier = self._repeated(before, seen, result, new_state=new_state)
         # a short result such as "exit code: 0" is not new in itself, but it may be new for this command
         terse = "\n" not in text and not error
-        fresh = new_state or unread > 0 or result not in self._results or (terse and before is None)
+        fresh = new_state or unread > 0 or self._is_new("", result) or (terse and before is None)
         step = PastCall(
             number=self._number,
             turn=turn,
@@ -282,6 +276,25 @@ class CallHistory:
         self.steps.append(step)
         return step, replaced
 
+    def _is_new(self, tree: str, result: str) -> bool:
+        return tree not in self._trees if tree else result not in self._results
+
+    def _repeated(
+        self, before: PastCall | None, seen: ObservedCall, result: str, *, new_state: bool
+    ) -> tuple[int, ...]:
+        """Return the numbers of the equal calls that a call repeats; none if it is the first, progress, or a check."""
+        if before is None or before.result != result or seen.running:
+            return ()
+        # repeating a call after a change of the work tree is a check, and a call that leads to a new state is progress
+        is_edit = failed(seen) or traits_of(seen.name).kind == "edit"
+        may_check = seen.failing is not None or not is_edit
+        return () if may_check and (new_state or self.changed_since(before.number)) else before.times
+
+    def _enter(self, tree: str) -> None:
+        if tree:
+            self.tree = tree
+            self._trees.add(tree)
+
     def _changes(self, seen: ObservedCall, *, edited: bool) -> bool:
         return seen.tree != self.tree if seen.tree and self.tree else edited
 
@@ -290,11 +303,9 @@ class CallHistory:
         return any(step.changed for step in self.steps if step.number > number)
 
     def _count(self, step: PastCall, seen: ObservedCall) -> None:
-        if seen.tree:
-            if step.changed:
-                self.returns = self.returns + 1 if seen.tree in self._trees else 0
-            self._trees.add(seen.tree)
-            self.tree = seen.tree
+        if seen.tree and step.changed:
+            self.returns = self.returns + 1 if seen.tree in self._trees else 0
+        self._enter(seen.tree)
         self.since_fresh = 0 if step.fresh or seen.running else self.since_fresh + 1
         if step.unread or step.changed:
             self.rereads = 0
@@ -316,3 +327,12 @@ class CallHistory:
             new += key not in self._lines
             self._lines.add(key)
         return new
+
+
+def _result(seen: ObservedCall, text: str) -> str:
+    """Return what two calls with the same result share. The digest decides only where the middle of the text was left out."""
+    return hashed(text + seen.digest if OMITTED.search(seen.content) else text)
+
+
+def _error(seen: ObservedCall, text: str) -> str:
+    return error_class(text) if failed(seen) and seen.failing is None else ""

@@ -251,7 +251,7 @@ class End:
         """Yield what continues the session."""
         resume = f"m3agent sessions resume {printable_line(self.name)}{self._there}"
         if self.line["status"] == Status.PROPOSED:
-            yield resume, "accepts it and goes on"
+            yield resume, "accepts it and goes on; a terminal asks you first"
             yield f"{resume} --tell TEXT", "says what to change"
         else:
             yield f"{resume}{self._higher_limit()}", "continues here"

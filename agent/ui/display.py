@@ -213,7 +213,7 @@ class LiveView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width, height = options.size
-        typed = [self._typed.row(width)] if self._typed is not None and self._typed.is_read else []
+        typed = [self._typed.row(width)] if self._typed is not None and self._typed.is_shown else []
         rows = self._rows(width, height - len(typed), time.monotonic())
         rows = [self._shown(row) for row in (*rows, *typed)]
         if not rows:

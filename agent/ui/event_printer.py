@@ -15,7 +15,7 @@ from typing import Self
 
 from rich.text import Text
 
-from m3agent.agent.loop.inbox import Inbox
+from m3agent.agent.loop.inbox import NO_ADVICE, Inbox
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.report import text, words
 from m3agent.agent.report.words import step_outcome, step_title
@@ -61,6 +61,7 @@ class _Shown:
     context: str = ""  # the packed repository, until the model's window is known
     copied: Line = field(default_factory=dict)  # `session.forked`, if the session was only copied so far
     chosen: int | None = None  # number of the chosen attempt
+    proposal: Line = field(default_factory=dict)  # `proposal`, while it waits for an answer
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -97,7 +98,7 @@ class Screen:
     def __post_init__(self) -> None:
         self._typed = None if self.inbox is None else TypedLine(self.pass_on)
         still = None if self.detail is Detail.QUIET else self._still
-        self._live = LiveView(self._area, still, typed=self._typed)
+        self._live, self._label, self._is_shared = LiveView(self._area, still, typed=self._typed), "", False
         self._held: list[Block] = []
         self._sessions: dict[str, _Shown] = {}
         self._now = _Shown()  # the session that the current line belongs to
@@ -105,14 +106,25 @@ class Screen:
         self._errors: set[str] = set()  # errors shown so far: several sessions may report the same
         self._told: set[str] = set()  # shown network requests that were refused or failed
 
+    def share(self, view: LiveView, label: str) -> None:
+        """Show its lines in a view with those of other screens, each after a label. The view draws the rows of all."""
+        self._live, self._label, self._is_shared = view, label, True
+
     def __enter__(self) -> Self:
-        self._live.start(rows=self.rows and self.detail > Detail.QUIET)
+        if not self._is_shared:
+            self._live.start(rows=self.has_rows)
         if self.inbox is not None and self._typed is not None and self._typed.is_read:
             self.inbox.ask = self._ask
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._live.stop()
+        if not self._is_shared:
+            self._live.stop()
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether changing rows may be drawn for it."""
+        return self.rows and self.detail > Detail.QUIET
 
     @property
     def sinks(self) -> list[Callable[[Line], None]]:
@@ -132,7 +144,8 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Show a note for the person, also if the screen is quiet."""
-        self._live.print(beside(Text("note: ", "dim"), Text(printable_line(text, 500), "dim")))
+        head = Text.assemble((self._label, "cyan"), ("note: ", "dim"))
+        self._live.print(beside(head, Text(printable_line(text, 500), "dim")))
 
     def print_end(self) -> None:
         """Show the closing blocks that were kept."""
@@ -171,25 +184,37 @@ class Screen:
     def _take(self, line: Line) -> None:
         self._now = self._of(line["session"])
         self._now.row.see(line)
+        if line["type"] in ("proposal", "proposal.answered"):
+            self._now.proposal = line if line["type"] == "proposal" else {}
         if line["type"] == "session.started":
             self._now.started = line
             self.session = self.session or line["session"]
-        if self._typed is not None and self.inbox is not None and self._now.row.facts.is_embedded:
-            self._typed.end()  # that engine takes no advice
+            self._let_type()
+
+    def _let_type(self) -> None:
+        """Invite the person to type, now that it is known whether a model listens."""
+        if self._typed is None or self.inbox is None:
+            return
+        self._typed.invites = not self._now.row.facts.is_embedded
+        if not self._typed.invites:
+            begun, dropped = self._typed.end(), self.inbox.drop()
             self.inbox.ask = None
+            if begun or dropped:
+                self.say(NO_ADVICE)
 
     def _of(self, session: str) -> _Shown:
-        return self._sessions.setdefault(session, _Shown())
+        return self._sessions.setdefault(session, _Shown(StatusRow(label=self._label)))
 
     def _area(self, width: int, height: int, now: float) -> Sequence[Text]:
         if self._typed is not None and self._typed.is_awaited:
             return ()  # nothing is being done
-        return area(self._in_order(), width, height, now)
+        return area(self.running(), width, height, now)
 
     def _still(self, now: float) -> Sequence[Text]:
-        return still(self._in_order(), now)
+        return still(self.running(), now)
 
-    def _in_order(self) -> list[StatusRow]:
+    def running(self) -> list[StatusRow]:
+        """Return the rows of its running sessions, in the order of the attempts."""
         # the drawing thread calls this, so the sessions are read only once
         return sorted((shown.row for shown in list(self._sessions.values())), key=lambda row: row.number)
 
@@ -213,7 +238,7 @@ class Screen:
         """Print a fact that attempts share: once for all, and again for each attempt where it differs."""
         if label not in self._common:
             self._common[label] = body
-            head = Text.assemble((f"{label:<{closing.LABEL}} ", "bold cyan"))
+            head = Text.assemble((self._label, "cyan"), (f"{label:<{closing.LABEL}} ", "bold cyan"))
             self._live.print(beside(head, Text(body)))
         elif self._common[label] != body:
             self._print(label, body)
@@ -246,6 +271,9 @@ class Screen:
             self._print("forked", f"from {source}, after turn {turn}")
         else:
             self._print("resumed", f"after {counted(line['messages'], 'message')}")
+        if self._now.proposal:
+            self._mark("•", printable_text(self._now.proposal["text"].strip()[:LAST_WORDS]), "italic")
+            self._on_proposal(self._now.proposal)
 
     def _on_context_packed(self, line: Line) -> None:
         self._now.context = words.context(line)

@@ -18,7 +18,7 @@ writes calls it, so it may take time."""
 
 ATTEMPT = "│ "
 """Ends the number of an attempt, which begins each of its lines."""
-LEAST_BODY = 16  # cells; beside a head, text in fewer cells is hard to read
+LEAST_BODY = 12  # cells; beside a head, text in fewer cells is hard to read
 FRAMES = Spinner("dots").frames
 _CONSOLE = Console(file=io.StringIO())  # wrapping needs one, and ignores its width
 
@@ -48,7 +48,7 @@ def beside(head: Text, body: Text, *, whole_words: bool = False) -> Block:
     """
 
     def lines(width: int | None) -> list[Text]:
-        kept = head.plain.find(ATTEMPT) + len(ATTEMPT) if ATTEMPT in head.plain else 0
+        kept = head.plain.rfind(ATTEMPT) + len(ATTEMPT) if ATTEMPT in head.plain else 0
         indent = head[:kept] + " " * (head.cell_len - kept)
         if width is None:
             parts = list(body.split("\n", allow_blank=True))

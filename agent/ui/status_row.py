@@ -53,6 +53,8 @@ class StatusRow:
     """Number of the attempt, from 1."""
     of: int = 1
     """Number of attempts."""
+    label: str = ""
+    """Begins its lines if several screens share a view."""
     clock: Callable[[], float] = time.monotonic
     """Returns the time on the monotonic clock, in seconds."""
     facts: Facts = field(default_factory=Facts)
@@ -75,8 +77,8 @@ class StatusRow:
 
     @property
     def prefix(self) -> str:
-        """The prefix of an attempt's lines; empty if there is only one attempt."""
-        return "" if self.of == 1 else f"{self.number:>{len(str(self.of))}}{ATTEMPT}"
+        """The prefix of its lines: the label, and the attempt's number if there are several."""
+        return self.label + ("" if self.of == 1 else f"{self.number:>{len(str(self.of))}}{ATTEMPT}")
 
     def see(self, line: Line) -> None:
         """Take a line of the session's log."""

@@ -32,6 +32,8 @@ class TypedLine:
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
+        self.invites = False
+        """Whether a model listens, so that the empty line says what one can type."""
         self._text = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._before: list[int | list[bytes | int]] = []  # the terminal's mode
@@ -60,10 +62,12 @@ class TypedLine:
                 termios.tcsetattr(KEYBOARD, termios.TCSANOW, self._before)
             self._before = []
 
-    def end(self) -> None:
-        """Stop reading for good, because nobody takes what the person types."""
+    def end(self) -> bool:
+        """Stop reading for good, because nobody takes what the person types. Return whether a line was begun."""
         self._ended = True
         self.stop()
+        begun, self._text = bool(self._text), ""
+        return begun
 
     async def answer(self) -> str | None:
         """Return the next line, which may be empty; None after Ctrl-C, which sends no signal meanwhile.
@@ -84,6 +88,11 @@ class TypedLine:
     def is_read(self) -> bool:
         """Whether lines are read now."""
         return bool(self._before)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the line is on the screen: from the time when a model listens, or something is typed."""
+        return self.is_read and (self.invites or bool(self._text) or self.is_awaited)
 
     @property
     def is_awaited(self) -> bool:

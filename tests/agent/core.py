@@ -36,6 +36,8 @@ FIRST_MESSAGES: list[Message] = [
     {"role": "user", "content": "the repository and the issue"},
 ]
 FIX = calls(call("fix", "file_edit", path="calc.py", old="a - b", new="a + b"))
+FIXED = "edited calc.py from line 2"
+"""What the tool answers to `FIX`."""
 TEST = calls(call("test", "test_runner", test_file="."))
 READ = calls(call("read", "file_read", path="calc.py"))
 DONE = says("It adds now.")

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow  # quick: tests/agent/fix/test_fix.py
 def test_a_fix(model: MisbehavingServer, make_repo: MakeRepo, capfd: pytest.CaptureFixture[str]) -> None:
     repo = make_repo(BUGGY)
     model.answers = [FIX, TEST, DONE]

@@ -7,12 +7,24 @@ import json
 import os
 import pty
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from m3agent.cli.resume import NO_ADVICE
-from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, NOT_TESTED, UNTESTED, MakeRepo, fix, one_sentence
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    ISSUE,
+    NOT_TESTED,
+    UNTESTED,
+    MakeRepo,
+    calls,
+    fix,
+    one_sentence,
+)
 from tests.command_line import Process, run
 from tests.servers.misbehaving import MisbehavingServer
 
@@ -76,16 +88,48 @@ def test_advice_for_the_embedded_engine_is_refused_before_anything_is_copied(
     assert len([*(own_state / "state" / "sessions").glob("*-*")]) == 1
 
 
-def test_changes_of_the_user_are_not_overwritten(fixed: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(
+    ("change", "instead"),
+    [
+        (
+            lambda text: "mine\n",
+            "lines at the patch's places changed, too: commit your change and run the fix again, or read {} and change them by hand",
+        ),
+        (
+            lambda text: text + "\n\nMINE = 1\n",
+            "the lines of the patch did not change, so 'git apply {}' applies it",
+        ),
+    ],
+)
+def test_changes_of_the_user_are_not_overwritten(
+    fixed: tuple[Path, Path], change: Callable[[str], str], instead: str
+) -> None:
     repo, session = fixed
-    (repo / "calc.py").write_text("mine\n")
+    mine = change((repo / "calc.py").read_text())
+    (repo / "calc.py").write_text(mine)
     done = run("apply", cwd=repo)
     assert done.returncode == 5
-    assert one_sentence(done) == (
-        "m3agent: calc.py has uncommitted changes: nothing was written; if the lines of the patch did not change, "
-        f"'git apply {session / 'patch.diff'}' applies it"
-    )
-    assert (repo / "calc.py").read_text() == "mine\n"
+    said = "calc.py has uncommitted changes: nothing was written"
+    assert one_sentence(done) == f"m3agent: {said}; {instead.format(session / 'patch.diff')}"
+    assert (repo / "calc.py").read_text() == mine
+
+
+def test_a_patch_in_the_place_of_an_earlier_one(
+    fixed: tuple[Path, Path], server: MisbehavingServer, own_state: Path
+) -> None:
+    """A person applies a patch, refines it, and applies what came out."""
+    repo, session = fixed
+    assert run("apply", cwd=repo).returncode == 0
+    server.answers = [
+        calls("file_write", path="calc.py", content="def add(a, b):\n    return b + a\n"),
+        NOT_TESTED,
+    ]
+    assert run("sessions", "fork", "last", "--tell", "The other way around.", cwd=repo).returncode == 1
+    refused = run("apply", cwd=repo)
+    assert (refused.returncode, session.name in refused.stderr) == (5, True)
+    for words in (("apply", "--undo"), ("apply",)):
+        assert run(*words, cwd=repo).returncode == 0
+    assert "b + a" in (repo / "calc.py").read_text()
 
 
 def test_last_means_this_repository(

@@ -32,6 +32,22 @@ def test_the_answer_is_printed_and_nothing_changes(server: MisbehavingServer, ma
     assert "Fix this issue" not in sent
 
 
+def test_a_question_goes_on_as_a_question_and_is_not_the_last_fix(
+    server: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    repo = make_repo(UNTESTED)
+    asked = "ask", "What does add() do?", "--repo", str(repo), "--endpoint", server.url, "--yes"
+    server.answers = [says("It subtracts.")]
+    assert run(*asked).returncode == 0
+    [session] = (own_state / "state" / "sessions").glob("*-*")
+    fork = "sessions", "fork", "--repo", str(repo), "--tell", "And in which line?"
+    done = run(*fork, "last")
+    assert (done.returncode, "there is no fix about" in done.stderr) == (2, True)
+    server.answers = [says("In the second one.")]
+    done = run(*fork, session.name)
+    assert (done.returncode, done.stdout) == (0, "In the second one.\n"), done.stderr
+
+
 @pytest.mark.parametrize("engine", ["", "embedded"])
 def test_a_question_needs_a_model_server(
     engine: str, make_repo: MakeRepo, own_state: Path, monkeypatch: pytest.MonkeyPatch

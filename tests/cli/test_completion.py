@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import run
+from tests.conftest import later
 from tests.emulated_terminal import EmulatedTerminal
 
 pytestmark = pytest.mark.linux  # the shell is found by /proc, or by ps, which needs /proc on Linux
@@ -71,9 +72,9 @@ def test_each_shell_has_a_script(shell: str, env: dict[str, str]) -> None:
     ("line", "first"),
     [
         ("m3agent ser", ["serve"]),
-        ("m3agent serve sta", ["status"]),
+        later("m3agent serve sta", ["status"]),
         ("m3agent context --sta", ["--stats"]),  # start.py handles this command by itself
-        ("m3agent fix --sandbox b", ["bwrap"]),
+        later("m3agent fix --sandbox b", ["bwrap"]),
     ],
 )
 @pytest.mark.parametrize("shell", SHELLS)

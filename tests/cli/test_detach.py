@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,13 +56,17 @@ def test_a_detached_fix_is_steered_watched_and_stopped(fixes: Fixes) -> None:
     assert "keep double()" in str(fixes.chats[-1].json["messages"])
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_attach_ends_with_the_fix(own_state: Path, killed: bool) -> None:
-    """It prints the patch, as the fix would, or says how to go on if the process was killed."""
+@pytest.mark.parametrize(("killed", "by_attempt"), [(False, False), (True, False), (False, True)])
+def test_attach_ends_with_the_fix(own_state: Path, killed: bool, by_attempt: bool) -> None:
+    """It prints the patch, as the fix would, or says how to go on if the process was killed. Any attempt names the fix."""
     session = Session.create(own_state / "state", [])
-    with contextlib.closing(session):
+    with contextlib.closing(session), contextlib.closing(session.beside(2)) as second:
         session.write(started())
-        attached = Process("sessions", "attach", session.id, "--repo", str(own_state))
+        second.write(replace(started(), attempt={"number": 2, "of": 2}))
+        named = second.id if by_attempt else session.id
+        attached = Process("sessions", "attach", named, "--repo", str(own_state))
+        if by_attempt:
+            assert f"{second.id} is an attempt of session {session.id}".encode() in attached.stderr.readline()
         while b"session" not in attached.stderr.readline():
             assert attached.poll() is None
         if not killed:
@@ -94,6 +99,7 @@ def test_a_message_that_came_too_late_is_told(own_state: Path) -> None:
     os.close(reader)
 
 
+@pytest.mark.slow  # quick: test_attach_ends_with_the_fix
 def test_an_end_without_a_word_is_told(fixes: Fixes) -> None:
     """The disk is full, so nothing that the fix says can be kept."""
     where = ("--repo", str(fixes.repo(BUGGY)), "--endpoint", fixes.model.url)

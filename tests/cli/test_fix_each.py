@@ -16,13 +16,18 @@ import typer
 from m3agent.agent.fix.finalize import FixResult
 from m3agent.agent.report.text import UNKNOWN
 from m3agent.agent.session.session import Session
+from m3agent.agent.settings.loader import load_settings
+from m3agent.agent.settings.settings import Settings
 from m3agent.agent.ui.event_printer import Screen
-from m3agent.cli.each import check, fix_each, issues_of, kept_in, write_reports
+from m3agent.cli.each import Ended, check, fix_each, issues_of, kept_in, write_reports
 from m3agent.util.append_only import AppendOnlyFile
 from m3agent.util.errors import EXIT_CODES, Status, UsageError
 from tests.agent.report.test_report_model import a_fix
-from tests.agent.scripted import BUGGY, MakeRepo
-from tests.command_line import run
+from tests.agent.scripted import BUGGY, UNTESTED, Fixes, MakeRepo, wait_until_gone
+from tests.command_line import command, run
+from tests.conftest import one_kind
+from tests.emulated_terminal import EmulatedTerminal
+from tests.servers.misbehaving import Silence
 
 Outcome = Status | BaseException
 FixAll = Callable[..., int]
@@ -49,7 +54,7 @@ def fix_all(tmp_path: Path) -> FixAll:
 
         (tmp_path / "issues").write_text(text)
         named, specs = issues_of(str(tmp_path / "issues"), no_query)
-        kept = kept_in(tmp_path, tmp_path, [named])
+        kept = kept_in(tmp_path, tmp_path, Settings(), [named])
         with pytest.raises((typer.Exit, KeyboardInterrupt)) as ended:
             fix_each(
                 specs,
@@ -90,6 +95,70 @@ def test_an_interruption_stops_all_and_the_results_follow(
     assert "three" not in shown
     assert [line.split()[0] for line in shown.splitlines()[-4:-1]] == ["status", "verified", "interrupted"]
     assert [row["status"] for row in json.loads(report.read_bytes())] == ["verified", "interrupted"]
+
+
+class Meeting:
+    """Fixes of which two are at work at the same time. The third begins when one of the two has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.working: set[str] = set()
+        self.most = 0
+        self.met = asyncio.Event()
+
+    def begin(self, spec: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
+        screen = Screen()
+        return self._fix(spec, screen), screen
+
+    async def _fix(self, spec: str, screen: Screen) -> FixResult:
+        self.working.add(spec)
+        self.most = max(self.most, len(self.working))
+        with screen, contextlib.ExitStack() as ending:
+            ending.callback(self.working.remove, spec)
+            if len(self.working) == 2:
+                self.met.set()
+            await self.met.wait()
+            screen.say(f"{spec} works")
+            if spec == "broken":
+                raise UsageError("it cannot be read")
+            if spec == "stopped":
+                raise asyncio.CancelledError
+            if spec == "endless":
+                await asyncio.Event().wait()
+        return FixResult(Status.VERIFIED, 0, "", self.folder / "sessions" / f"session-{spec}", None, None)
+
+
+@pytest.mark.usefixtures("unicode_locale")
+@pytest.mark.parametrize(
+    ("specs", "code", "statuses"),
+    [
+        (["one", "broken", "three"], 2, ["verified", "error", "verified"]),
+        (["endless", "stopped", "three"], 130, ["interrupted", "interrupted"]),
+    ],
+)
+def test_two_issues_at_a_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], specs: list[str], code: int, statuses: list[str]
+) -> None:
+    """An interruption ends those at work, and no other one begins."""
+    meeting, reported = Meeting(tmp_path), list[Ended]()
+    with pytest.raises((typer.Exit, KeyboardInterrupt)) as ended:
+        fix_each(
+            specs,
+            meeting.begin,
+            workers=2,
+            json_result=False,
+            kept=kept_in(tmp_path, tmp_path, Settings(), [specs]),
+            report=reported.extend,
+        )
+    assert (ended.value.exit_code if isinstance(ended.value, typer.Exit) else 130) == code
+    assert [end.status for end in reported] == statuses
+    assert meeting.most == 2
+    shown = capfd.readouterr().err.splitlines()
+    assert shown[:2] == [f"m3agent: issue {number} of 3: {specs[number - 1]}" for number in (1, 2)]
+    assert f"1│ note: {specs[0]} works" in shown
+    if code == 2:
+        assert "m3agent: issue 2 of 3 is error: 1 of 3 issues ended, 1 at work, 1 waiting" in shown
+        assert "m3agent: it cannot be read" in shown
 
 
 def test_what_came_to_an_end_is_not_fixed_again(
@@ -135,7 +204,7 @@ def test_an_issue_that_met_an_error_is_fixed_again(
 
 
 def test_two_commands_do_not_fix_the_same_issues(fix_all: FixAll, tmp_path: Path) -> None:
-    path = kept_in(tmp_path, tmp_path, [["one"]])
+    path = kept_in(tmp_path, tmp_path, Settings(), [["one"]])
     path.parent.mkdir()
     with (
         contextlib.closing(AppendOnlyFile(path)),
@@ -161,9 +230,26 @@ def test_a_query_is_known_by_its_terms(tmp_path: Path, monkeypatch: pytest.Monke
     assert issues_of("label:bug", no_query) == (["one"], ["one"])
 
 
-def test_other_options_fix_the_issues_again(tmp_path: Path) -> None:
-    paths = {kept_in(tmp_path, tmp_path, [["one"], False, [("max_turns", turns)]]) for turns in (5, 5, 9)}
-    assert len(paths) == 2
+@pytest.mark.parametrize("variable", ["M3AGENT_MAX_TURNS", "M3AGENT_MODEL", "M3AGENT_API_KEY"])
+def test_other_settings_fix_the_issues_again(tmp_path: Path, variable: str) -> None:
+    """Also if they come from a variable. A key changes no result."""
+
+    def kept(env: dict[str, str]) -> Path:
+        return kept_in(tmp_path, tmp_path, load_settings(tmp_path, {}, env).settings, [["one"], False])
+
+    env = {"M3AGENT_ENDPOINT": "http://127.0.0.1:8000/v1"}
+    assert kept(env) == kept(dict(env))
+    assert (kept(env) == kept({**env, variable: "7"})) is (variable == "M3AGENT_API_KEY")
+
+
+def test_a_report_that_failed_is_written_without_new_work(fix_all: FixAll, tmp_path: Path) -> None:
+    folder, report = tmp_path / "reports", tmp_path / "all.json"
+    outcomes = {"one": Status.VERIFIED, "two": Status.FAILED}
+    with pytest.raises(UsageError):
+        fix_all("one\ntwo", outcomes, folder / "all.json")
+    assert fix_all("one\ntwo", {}, report) == 1
+    assert [row["status"] for row in json.loads(report.read_bytes())] == ["verified", "failed"]
+    assert fix_all("one\ntwo", outcomes) == 1, "the next run begins anew"
 
 
 def test_one_report_about_all(fix_all: FixAll, tmp_path: Path) -> None:
@@ -233,12 +319,35 @@ def test_options_for_one_issue_do_not_matter_for_one_issue() -> None:
     check("f", None, {"--branch": False}, {"--most": True})
 
 
+@pytest.mark.slow  # quick: test_an_interruption_stops_all_and_the_results_follow
+@pytest.mark.usefixtures("unicode_locale")
+@pytest.mark.integration
+def test_ctrl_c_ends_all_that_are_at_work(fixes: Fixes, tmp_path: Path) -> None:
+    """A terminal shows both, and how many wait."""
+    (tmp_path / "issues").write_text("one\ntwo\nthree\n")
+    where = ("--repo", str(fixes.repo(UNTESTED)), "--endpoint", fixes.model.url, "--sandbox", one_kind())
+    words = ("fix", "--each", str(tmp_path / "issues"), "--workers", "2", *where)
+    fixes.model.answers = [Silence(), Silence()]
+    with EmulatedTerminal(command(*words), output_too=True) as terminal:
+        terminal.until(lambda lines: any("3 issues ended, 2 at work, 1 waiting" in line for line in lines))
+        fixes.model.wait_for_chats(2)
+        terminal.until(lambda lines: any(line.startswith("2│ session") for line in lines))
+        terminal.press(b"\x03")
+        assert terminal.until_the_end() == 130
+    assert sum(line.startswith("interrupted  130 ") for line in terminal.lines) == 2
+    wait_until_gone(terminal.process.pid)
+    wrong = run(*words, "--apply")
+    assert (wrong.returncode, "--apply is for one issue at a time" in wrong.stderr) == (2, True)
+
+
 @pytest.mark.slow
 @pytest.mark.integration
-def test_two_issues_are_fixed_in_two_sessions(make_repo: MakeRepo, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_two_issues_are_fixed_in_two_sessions(make_repo: MakeRepo, tmp_path: Path, workers: str) -> None:
     repo = make_repo(BUGGY)
     (tmp_path / "issues").write_text("add(2, 3) should be 5\nSums are wrong\n")
-    done = run("fix", "--each", str(tmp_path / "issues"), "--repo", str(repo), "--engine", "embedded")
+    where = ("--repo", str(repo), "--engine", "embedded", "--workers", workers)
+    done = run("fix", "--each", str(tmp_path / "issues"), *where)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("diff --git a/calc.py") == 2
     head, *rows = done.stderr.splitlines()[-3:]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from m3agent.agent.verify.rules import MEND
-from m3agent.cli.verify import MANIFESTS, SETTINGS
+from m3agent.cli.verify import SETTINGS, declares_packages
 from tests.agent.repositories import write_files
 from tests.agent.scripted import BUGGY, one_sentence
 from tests.command_line import Process, run
@@ -287,10 +287,8 @@ def test_a_certificate_names_its_commits(certified: tuple[Path, Path, Path], tmp
     """It is checked from the repository alone, and without a known result."""
     repo, certificate, _ = certified
     done = verify(repo, "--check", str(certificate))
-    assert (done.returncode, done.stdout.splitlines()) == (
-        0,
-        ["✓ holds        verified: 1 test red before, green after; nothing else turned red"],
-    )
+    [verdict] = done.stdout.splitlines()
+    assert (done.returncode, verdict.split("  ")[0]) == (0, "✓ holds")
     assert "known from an earlier run" not in done.stderr
     assert verify(repo, "--check", str(certificate), "--json").stdout == "[]\n"
 
@@ -310,7 +308,7 @@ def test_a_certificate_names_the_tests_that_state_what_the_issue_changes(repo: P
     pin = unnamed.stderr.rstrip().rpartition("verify with ")[2].split()
     assert pin == ["--pinned", "test_old.py::test_old"], "the line to copy"
     done = verify(repo, *pin, "--certificate", str(certificate))
-    assert done.stderr.rstrip().endswith("change them and apply the patch")
+    assert done.stderr.rstrip().endswith("apply the patch with these tests changed")
     assert (done.returncode, done.stdout.split()[1]) == (1, "unverified"), done.stdout
     again = verify(repo, "--check", str(certificate))
     assert (again.returncode, again.stdout.split()[:3]) == (0, ["✓", "holds", "unverified:"]), again.stdout
@@ -415,7 +413,7 @@ def test_a_commit_is_named_by_its_full_id(
     certificate.write_bytes(sealed(stated).text())
     done = verify(repo, str(patch), "--check", str(certificate))
     [first, *rest] = done.stdout.splitlines()
-    assert (done.returncode, first) == (1, "✗ does not hold  the patch is another one, so no test ran")
+    assert (done.returncode, first.split("  ")[0]) == (1, "✗ does not hold")
     assert [line[:6] for line in rest if sentence in line] == ["commit"]
     assert "tests without the patch" not in done.stderr
 
@@ -489,6 +487,7 @@ def test_tests_that_cannot_run_are_to_be_mended_first(make_repo: MakeRepo) -> No
     assert done.stderr.endswith(f"{MEND}\n")
 
 
+@pytest.mark.slow  # quick: test_doctor.py
 def test_a_declared_variable_lets_the_tests_run(make_repo: MakeRepo) -> None:
     needs = {**BUGGY, "conftest.py": "import os\nos.environ['SERVICE_URL']\n"}
     declaration = '[tests.env]\nSERVICE_URL = "http://localhost"\n'
@@ -507,7 +506,7 @@ def test_a_declared_variable_lets_the_tests_run(make_repo: MakeRepo) -> None:
     ],
 )
 def test_only_manifests_declare_packages(name: str, declares: bool) -> None:
-    assert bool(MANIFESTS.fullmatch(Path(name).name)) is declares
+    assert declares_packages(name) is declares
 
 
 @pytest.mark.slow

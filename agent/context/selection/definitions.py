@@ -32,6 +32,8 @@ from m3agent.agent.context.selection.terms import codes, words
 MOST_FILES = 80
 MOST_BYTES = 3_000_000
 """Give at most this many files, and bytes in them: the best for the issue."""
+_WITH_TESTS, _TESTS_OF_EACH = 20, 3
+"""Tests named like this many of the best files are among them, at most so many for each."""
 # What each sign of a piece counts; a sign is 1 for the piece where it is strongest. The weights come from a short search on fixes
 # of ten repositories: docs/benchmarks.md names them. Signs that were tried and did not help: callers, callees, the best piece
 # of the file, the size of a piece of code.
@@ -187,6 +189,23 @@ def _score_tests(tests: Sequence[_Unit], code: Sequence[_Unit], sources: Sequenc
     )
     for unit, value in zip(tests, uses, strict=True):
         unit.score += _USES * value + _BESIDE * stems.get(_stem(sources[unit.source].path), 0.0)
+
+
+def beside_their_tests(files: Sequence[tuple[str, FileKind]]) -> list[int]:
+    """Return the positions of ranked files (path and kind), with tests after the best files that they are named like.
+
+    A test often has no word of the issue, so that alone its rank would be low.
+    """
+    tests: dict[str, list[int]] = {}
+    for place, (path, kind) in enumerate(files):
+        if kind is FileKind.TEST and (stem := _stem(path)):
+            tests.setdefault(stem, []).append(place)
+    order: dict[int, None] = {}
+    for place, (path, _) in enumerate(files):
+        order[place] = None
+        if place < _WITH_TESTS:
+            order |= dict.fromkeys(tests.get(_stem(path), [])[:_TESTS_OF_EACH])
+    return list(order)
 
 
 def _stem(path: str) -> str:

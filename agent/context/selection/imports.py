@@ -76,11 +76,12 @@ class ImportMap:
         if not names or (meant and self._for_folder.isdisjoint(meant)):
             return [meant] if meant else []
         # a name imported from a folder may be a file in it
+        each_name = names.split(",")
         if len(meant) == 1:
             base = self._folder_of[meant[0]]
-            return list({self._modules.get(f"{base}/{name}", meant): None for name in names.split(",")})
-        inner = (self._meant(importer, f"{folder}/{name}" if folder else name) for name in names.split(","))
-        return list({found: None for found in inner if found})
+            return list(dict.fromkeys(self._modules.get(f"{base}/{name}", meant) for name in each_name))
+        inner = (self._meant(importer, f"{folder}/{name}" if folder else name) for name in each_name)
+        return list(dict.fromkeys(filter(None, inner)))
 
     def _meant(self, importer: int, name: str) -> tuple[int, ...]:
         """Return the files of a module, or of the module that may define the last part as a name."""

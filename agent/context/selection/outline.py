@@ -241,34 +241,32 @@ class _Walk:
     def lines(self, root: Node) -> list[str]:
         found: list[str] = []
         # node, indentation, whether names are shown here, outer node with which its line begins
-        waiting: list[tuple[Node, int, bool, Node | None]] = [(root, 0, True, None)]
+        waiting: list[tuple[Node, int, bool, Node | None]]
+        waiting = [(child, 0, True, None) for child in reversed(root.named_children)]
         visited = 0
         while waiting and len(found) < _MOST_LINES and visited < _MOST_NODES:
             node, depth, at_top, around = waiting.pop()
             visited += 1
-            part = _Part.AROUND if node is root else self._part(node)
-            if part is _Part.OTHER:
+            part = self._part(node)
+            if part is _Part.OTHER or (part is _Part.NAME and not at_top):
                 continue
-            inner_depth, inner_top = depth, at_top
-            if part is not _Part.AROUND and (part is not _Part.NAME or at_top):
-                name = _name(node, self._data)
-                if name or part is _Part.FUNCTION or node.type.startswith("create_"):
-                    start = around if around and _leads(around, node) else node
-                    self._add(found, start, node, name, depth, part)
-                    around = None
-                    if part is not _Part.GROUP:
-                        continue
-                    inner_depth, inner_top = depth + 1, at_top and not _OPEN.isdisjoint(_words(node.type))
-                else:
-                    around = around or node
-            elif part is not _Part.AROUND:
-                continue
-            elif node is not root and around is None and _announces(node):
-                around = node
-            children = node.named_children
-            for place in range(len(children) - 1, -1, -1):
-                waiting.append((children[place], inner_depth, inner_top, around))
+            name = self._shown_name(node, part)
+            if name is not None:
+                self._add(found, node, around, name, depth, part)
+                if part is not _Part.GROUP:
+                    continue
+                around, depth = None, depth + 1
+                at_top = at_top and not _OPEN.isdisjoint(_words(node.type))
+            elif part is not _Part.AROUND or _announces(node):
+                around = around or node
+            waiting += ((child, depth, at_top, around) for child in reversed(node.named_children))
         return found
+
+    def _shown_name(self, node: Node, part: _Part) -> str | None:
+        """Return the name with which a node has a line, which may be empty; None if it has no line."""
+        name = "" if part is _Part.AROUND else _name(node, self._data)
+        nameless = part is _Part.FUNCTION or (part is not _Part.AROUND and node.type.startswith("create_"))
+        return name if name or nameless else None
 
     def _part(self, node: Node) -> _Part:
         part = _part(node.type)
@@ -288,12 +286,15 @@ class _Walk:
                     return _Part.FUNCTION
         return part
 
-    def _add(self, found: list[str], start: Node, node: Node, name: str, depth: int, part: _Part) -> None:
+    def _add(
+        self, found: list[str], node: Node, around: Node | None, name: str, depth: int, part: _Part
+    ) -> None:
         equation = node.type in ("function", "signature")  # in Haskell a function is a series of equations
         if equation and name and name == self._before:
             return
         self._before = name if equation else ""
         body = _body(node)
+        start = around if around and _leads(around, node) else node
         first = node.end_byte if body is None else body.start_byte
         text = self._data[start.start_byte : first]
         if body is None:

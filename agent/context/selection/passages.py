@@ -365,6 +365,9 @@ def _starts(lines: Sequence[str], text: str, outline: str | None) -> list[_Start
         if number > len(lines):
             continue
         line = number
+        if signature.startswith("@"):
+            line = _first_decorator(lines, number, starts[-1].line)
+            signature = lines[number - 1].strip() if line < number else signature
         while line - 1 > starts[-1].line and lines[line - 2].lstrip().startswith(_BEFORE):
             line -= 1
         if line > starts[-1].line:
@@ -372,6 +375,23 @@ def _starts(lines: Sequence[str], text: str, outline: str | None) -> list[_Start
         elif number == starts[-1].line:
             starts[-1] = _Start(line, depth, _name(signature))
     return starts
+
+
+def _first_decorator(lines: Sequence[str], number: int, after: int) -> int:
+    """Return the line after `after` with the first decorator of the definition at a line; that line without any."""
+    indent = _indent(lines[number - 1])
+    first = number
+    for place in range(number - 1, after, -1):
+        line = lines[place - 1]
+        if line.strip() and _indent(line) <= indent and not line.lstrip().startswith(("@", ")", "]", "}")):
+            break
+        if line.lstrip().startswith("@") and _indent(line) == indent:
+            first = place
+    return first
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _name(signature: str) -> str:

@@ -152,10 +152,12 @@ def select(
         divide: Chooses parts of the files that are near the issue, best first. Without it, files are whole.
     """
     signs = read_signs(candidates, read_issue(issue), terms, progress)
-    by_prior = _ranked(candidates, static_values(candidates, signs))
-    by_issue = _ranked(candidates, issue_values(candidates, signs)) if issue.strip() else by_prior
-    divide = divide if issue.strip() else None
-    stable = budget if divide is None else max(0, budget - _FOR_ISSUE)
+    by_issue = by_prior = _ranked(candidates, static_values(candidates, signs))
+    if issue.strip():
+        by_issue = _ranked(candidates, issue_values(candidates, signs))
+    else:
+        divide = None
+    stable = max(0, budget - _FOR_ISSUE) if divide else budget
     core, outlined, used = _core(candidates, by_prior, outline_tokens, stable)
     shown = set(core)
     ranked = [i for i in by_issue if i not in shown]

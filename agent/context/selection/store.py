@@ -21,6 +21,8 @@ Progress = Callable[[int, int], None]
 """Callback with the number of finished files and the total number."""
 
 _BATCH = 256
+_MOST_AT_ONCE = 4096
+"""Most entries of one transaction. It may have an eighth of those before it: the larger the file, the more pages each changes."""
 _DAY_SECONDS = 86400
 _DAYS_UNMARKED = 3
 _BUSY_SECONDS = 5.0
@@ -63,6 +65,7 @@ class TermStore:
         self._limit = limit
         self._today = int(time.time()) // _DAY_SECONDS
         self._new: list[tuple[str, bytes, bytes, int]] = []
+        self._put_so_far = 0
         self._written = 0
         self._writable = True
         self._database = self._open()
@@ -132,15 +135,17 @@ class TermStore:
 
     def _put(self, kind: str, key: bytes, value: bytes) -> None:
         self._new.append((kind, key, value, self._today))
-        if len(self._new) >= _BATCH:
+        self._put_so_far += 1
+        if len(self._new) >= max(_BATCH, min(self._put_so_far // 8, _MOST_AT_ONCE)):
             self._flush()
 
     def _flush(self) -> None:
-        new, self._new = self._new, []
+        new, self._new = sorted(self._new), []
         if not new or not self._writable:
             return
         try:
             with self._database:
+                self._begin()
                 self._database.executemany("INSERT OR REPLACE INTO content VALUES (?, ?, ?, ?)", new)
         except sqlite3.Error as error:
             self._recover(error)
@@ -178,7 +183,12 @@ class TermStore:
             if excess <= 0:
                 break
         with self._database:
+            self._begin()
             self._database.executemany("DELETE FROM content WHERE rowid = ?", gone)
+
+    def _begin(self) -> None:
+        """Begin a transaction. Python begins none in a Turkish locale, where it does not recognise `INSERT` in capitals."""
+        self._database.execute("BEGIN")
 
     def _recover(self, error: sqlite3.Error) -> None:
         """Handle a storage error.

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import resource
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from m3agent.agent.context.tokenizer.files import UNSUPPORTED, PreparedTokenizer
+from m3agent.agent.context.tokenizer.files import CPU_SECONDS, UNSUPPORTED, PreparedTokenizer
 
 if TYPE_CHECKING:
     from kitoken import Kitoken
@@ -284,6 +285,8 @@ _BYTES = _byte_characters()
 
 
 def _main() -> int:
+    with contextlib.suppress(ValueError):  # this process has a lower limit already
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     try:
         packed = examine(sys.stdin.buffer.read()).packed()
     except UnsupportedTokenizer as error:

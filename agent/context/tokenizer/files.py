@@ -15,7 +15,8 @@ _DIGEST_BYTES = 32
 UNSUPPORTED = 3
 """Exit status of `check` for an unsuitable file; the reason is on its standard error."""
 
-_MINUTES = 2  # enough for the largest file on a busy machine; a few seconds are usual
+CPU_SECONDS = 120
+"""Most CPU time for reading a file; a few seconds are usual. Time of the clock would be no measure on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -82,21 +83,20 @@ def prepare(source: TokenizerSource) -> PreparedTokenizer:
 
 def _convert(data: bytes, location: str) -> bytes:
     """Convert the file in a separate process, because the library may end the process."""
+    import signal
     import subprocess
     import sys
 
     # -P: the working directory is an untrusted repository, so Python must not import from it.
     command = [sys.executable, "-P", "-m", "m3agent.agent.context.tokenizer.check"]
-    try:
-        done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=60 * _MINUTES)
-    except subprocess.TimeoutExpired:
-        reason = f"reading it took longer than {_MINUTES} minutes"
-    else:
-        if done.returncode == 0:
-            return done.stdout
-        reason = "the library that counts cannot read it"
-        if done.returncode == UNSUPPORTED:
-            reason = " ".join(done.stderr.decode("utf-8", "replace").split())
+    done = subprocess.run(command, input=data, capture_output=True, check=False)
+    if done.returncode == 0:
+        return done.stdout
+    reason = "the library that counts cannot read it"
+    if done.returncode == UNSUPPORTED:
+        reason = " ".join(done.stderr.decode("utf-8", "replace").split())
+    elif done.returncode == -signal.SIGXCPU:
+        reason = f"reading it took more than {CPU_SECONDS} s of CPU time"
     raise UsageError(
         f"The tokenizer {location} cannot be used: {reason}; download it again, or name another one with --tokenizer."
     )

@@ -213,6 +213,7 @@ def test_a_plain_question_is_known(text: str, is_one: bool) -> None:
     assert read_prompt([text_block(text)]).is_plain_question is is_one
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 async def test_the_embedded_engine_takes_neither_questions_nor_advice(
     make_repo: MakeRepo, tmp_path: Path
@@ -230,6 +231,7 @@ async def test_the_embedded_engine_takes_neither_questions_nor_advice(
         await work
 
 
+@pytest.mark.slow
 async def test_a_plan_comes_first_and_is_followed(fixes: Fixes) -> None:
     repo = fixes.repo(BUGGY)
     fixes.model.answers = [FIX, says("Add instead of subtracting."), FIX, TEST, DONE]
@@ -245,6 +247,7 @@ async def test_a_plan_comes_first_and_is_followed(fixes: Fixes) -> None:
     assert fixes.chats[2].json["messages"][-1]["content"].endswith("Do that.")
 
 
+@pytest.mark.slow
 async def test_a_message_while_it_works_is_taken_at_the_next_turn(fixes: Fixes) -> None:
     repo = fixes.repo(BUGGY)
     fixes.model.answers = [FIX, TEST, DONE, DONE]
@@ -267,6 +270,7 @@ async def test_a_message_while_it_works_is_taken_at_the_next_turn(fixes: Fixes) 
     assert turn > 0
 
 
+@pytest.mark.slow  # quick: test_mcp_server.py
 async def test_the_work_tree_is_verified_without_a_model(fixes: Fixes) -> None:
     repo = fixes.repo(BUGGY)
     async with working(fixes) as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -9,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from tests.agent.acp.acp_client import COMMAND
 from tests.agent.acp.test_acp import FIXED, endpoint
 from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, says
 from tests.installs import NODE, ROOT, harbor_environment, installed
-from tests.servers.misbehaving import MODEL, MisbehavingServer, Received, Stream
+from tests.servers.misbehaving import MODEL, MisbehavingServer, Received, Silence, Stream
 
 pytestmark = pytest.mark.slow
 CLIENTS = Path(__file__).parent / "clients"
@@ -87,25 +89,34 @@ SCRIPT = [
     ],
 ]
 """What a client does, in two connections: the second one loads the session of the first."""
-ANSWERS = {
+ANSWERS: dict[str, list[Stream | Silence]] = {
     "What does add() do?": [says("It subtracts.")],
     "Plan a change": [says("Add instead of subtracting.")],
     "Do that.": [FIX, TEST, DONE],
-    "Go on.": [TEST, DONE],
+    "Go on.": [TEST, Silence()],  # the client cancels it
     "Once more.": [FIX, TEST, DONE],
     "Keep it short.": [TEST, DONE],
 }
 """What the model answers to each text, with a further answer after each call."""
 
 
-def played(asked: Received) -> Stream:
-    """Return the answer to the last text of a conversation that is in the table."""
+def wait_until_sent(text: str, log: Path) -> None:
+    """Wait until a client's log has a text, for at most a minute."""
+    end = time.monotonic() + 60
+    while text not in log.read_text() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def played(log: Path, asked: Received) -> Stream | Silence:
+    """Return the answer to the last text of a conversation that is in the table. The client's log says what it sent."""
     calls = 0
     for message in reversed(asked.json["messages"]):
         calls += message["role"] == "tool"
         for text, answers in ANSWERS.items() if message["role"] == "user" else ():
             if text in str(message["content"]):
-                answer: Stream = answers[min(calls, len(answers) - 1)]
+                if (text, calls) == ("Once more.", 1):
+                    wait_until_sent("Keep it short.", log)
+                answer: Stream | Silence = answers[min(calls, len(answers) - 1)]
                 return answer
     raise AssertionError("no text of the script is in the conversation")
 
@@ -117,7 +128,7 @@ def test_sdk_clients_follow_a_script_in_the_protocol(
     (tmp_path / "node").mkdir()
     node = installed(tmp_path / "node", SDK)
     repo, log, program = make_repo(BUGGY), tmp_path / "wire.jsonl", shutil.copy(CLIENTS / client, node)
-    model.answers = [played] * 40
+    model.answers = [functools.partial(played, log)] * 40
     interpreter = sys.executable if client == "client.py" else "node"
     done = subprocess.run(
         [interpreter, program, str(repo), json.dumps(SCRIPT), str(log), *COMMAND],

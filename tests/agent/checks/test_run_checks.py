@@ -34,6 +34,7 @@ WORSE = {"calc.py": "# moved\n# BAD old\ndef add(a, b):\n    return a + b  # BAD
 CHECK = "python3 lint.py"
 
 
+@pytest.mark.slow
 async def test_a_new_problem_fails_a_patch_and_an_old_one_does_not(
     tmp_path: Path, one_backend: Backend
 ) -> None:
@@ -61,6 +62,7 @@ async def test_a_build_that_only_the_patch_breaks(tmp_path: Path, one_backend: B
     assert "false shows nothing: it fails with and without the patch" in changed.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checks", [["sleep 60"]])
 async def test_a_check_without_end_does_not_change_the_verdict(
     tmp_path: Path, one_backend: Backend, checks: list[str]
@@ -70,6 +72,7 @@ async def test_a_check_without_end_does_not_change_the_verdict(
     assert "sleep 60 shows nothing: it took too long" in slow.reason
 
 
+@pytest.mark.slow  # quick: test_a_build_that_only_the_patch_breaks
 async def test_a_fix_is_told_of_its_checks_and_mends_what_is_new(fixes: Fixes) -> None:
     worse = calls("file_edit", path="calc.py", old="return a - b", new="return a + b  # BAD")
     mend = calls("file_edit", path="calc.py", old="  # BAD", new="")

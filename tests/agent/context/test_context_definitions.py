@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m3agent.agent.context.selection.definitions import Definitions, Source
+from m3agent.agent.context.selection.definitions import Definitions, Source, beside_their_tests
 from m3agent.agent.context.selection.kinds import FileKind, comes_last
 from m3agent.agent.context.selection.passages import Passage, pieces_of
 
@@ -41,6 +41,31 @@ class Cart:
 '''
 
 
+DECORATED = """def first():
+    return {
+        1: 2,
+    }
+@mark.parametrize(
+    "cart",
+
+    [1, 2],
+)
+@slow
+async def second(cart):
+    pass
+
+@total(1)
+class Third:
+    @other.setter
+    def fourth(self):
+        pass
+"""
+DECORATED_OUTLINE = """1\tdef first()
+11\t@mark.parametrize( "cart", [1, 2], ) @slow async def second(cart)
+15\t@total(1) class Third
+17\t  @other.setter def fourth(self)"""
+
+
 def shown_lines(source: Source, ranges: list[Passage] | None) -> str:
     lines = source.text.split("\n")
     if ranges is None:
@@ -68,6 +93,15 @@ class TestPieces:
         texts = [piece.text(MODULE.split("\n")) for piece in pieces_of(MODULE, None)]
         assert any(text.startswith("# the default\nLIMIT") for text in texts)
         assert any(text.startswith("@cached\ndef total") for text in texts)
+
+    def test_a_decorated_definition_has_its_own_name_and_all_its_decorators(self) -> None:
+        made = pieces_of(DECORATED, DECORATED_OUTLINE)
+        pieces = {piece.name: piece.text(DECORATED.split("\n")) for piece in made}
+        assert [*pieces] == ["first", "second", "Third", "fourth"]
+        assert pieces["first"].endswith("    }")
+        assert pieces["second"].startswith("@mark.parametrize(\n")
+        assert pieces["Third"] == "@total(1)\nclass Third:"
+        assert pieces["fourth"].startswith("    @other.setter")
 
     def test_a_long_docstring_is_a_piece_of_its_own(self) -> None:
         pieces = [piece for piece in pieces_of(MODULE, None) if piece.name == "total"]
@@ -189,3 +223,32 @@ def test_texts_that_repeat_a_quoted_text_take_linear_time() -> None:
     repeated = source("data.py", "x = 'abcd efgh'\n" * 60_000)
     chosen = Definitions([repeated], 'It says "abcd efgh".').within(1000)
     assert chosen[0]
+
+
+class TestBesideTheirTests:
+    def test_a_test_follows_the_best_file_that_it_is_named_like(self) -> None:
+        sources = [(f"shop/{name}.py", FileKind.SOURCE) for name in ("cart", "price", "tax")]
+        tests = [(f"tests/test_{name}.py", FileKind.TEST) for name in ("mail", "price", "cart")]
+        files = sources + tests
+        ordered = [files[place][0] for place in beside_their_tests(files)]
+        assert ordered == [
+            "shop/cart.py",
+            "tests/test_cart.py",
+            "shop/price.py",
+            "tests/test_price.py",
+            "shop/tax.py",
+            "tests/test_mail.py",
+        ]
+
+    def test_few_tests_of_one_name_and_none_of_files_far_below(self) -> None:
+        files = [(f"shop/part{n}.py", FileKind.SOURCE) for n in range(50)]
+        files += [(f"tests/{n}/test_part0.py", FileKind.TEST) for n in range(9)]
+        files += [("tests/test_part40.py", FileKind.TEST)]
+        order = beside_their_tests(files)
+        assert sorted(order) == [*range(len(files))]
+        assert order[:5] == [0, 50, 51, 52, 1]
+        assert order.index(59) == 59
+
+    def test_a_file_without_a_name_of_its_own_has_no_tests(self) -> None:
+        files = [("__init__.py", FileKind.SOURCE), ("a.py", FileKind.SOURCE), ("test_.py", FileKind.TEST)]
+        assert beside_their_tests(files) == [0, 1, 2]

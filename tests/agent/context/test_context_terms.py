@@ -459,6 +459,22 @@ class TestStore:
             known(store, latest)
         assert not any(file.reads for file in latest)
 
+    def test_writes_more_at_once_the_more_it_has_written(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        statements, connect = list[str](), store_module._connect
+
+        def traced(name: str) -> sqlite3.Connection:
+            database = connect(name)
+            database.set_trace_callback(statements.append)
+            return database
+
+        monkeypatch.setattr(store_module, "_connect", traced)
+        monkeypatch.setattr(store_module, "_BATCH", 4)
+        with TermStore(folder) as store:
+            known(store, some_files(600))
+        assert 30 < sum(statement.startswith("BEGIN") for statement in statements) < 60
+
     def test_forgets_what_was_not_used_for_longest(self, folder: Path) -> None:
         files = some_files(600)
         old, used, new = files[:400], files[400:500], files[500:]

@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -439,6 +440,17 @@ class TestBrokenFiles:
         }.items():
             with refused(why):
                 found(f"{tmp_path}/{name}", cache)
+
+    def test_its_cpu_time_is_limited_and_not_its_time(
+        self, tokenizer: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+            assert options.get("timeout") is None
+            return subprocess.CompletedProcess(command, -signal.SIGXCPU, b"", b"")
+
+        monkeypatch.setattr(subprocess, "run", run)
+        with refused("reading it took more than 120 s of CPU time"):
+            open_counter(found(tokenizer, cache))
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unreadable to root")
     def test_it_may_not_be_read(self, tokenizer: Path, cache: Path) -> None:

@@ -162,6 +162,18 @@ def test_undo_leaves_what_the_user_wrote(make: MakePatch) -> None:
     assert (made.root / "a.py").read_text() == "ONE\n"
 
 
+@pytest.mark.parametrize("path", ["a.py", "new/deep/n.py", "b.py"])
+def test_undo_does_not_touch_what_was_committed_since(make: MakePatch, path: str) -> None:
+    made = make([each for each in CHANGES if each[0] == path], [each for each in GONE if each == path])
+    made.apply()
+    git(made.root, "add", "--all")
+    git(made.root, "commit", "-qm", "the fix")
+    before = snapshot(made.root)
+    with pytest.raises(PermissionRefused, match="committed since"):
+        take_back(made)
+    assert snapshot(made.root) == before
+
+
 def test_a_refused_patch_leaves_nothing_to_undo(make: MakePatch) -> None:
     made = make()
     (made.root / "a.py").write_text("mine\n")

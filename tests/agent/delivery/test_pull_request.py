@@ -164,7 +164,7 @@ def test_a_verified_patch_becomes_a_pull_request(
     text = asked.pop("body")
     assert asked == {"title": "Fix: Sums are wrong", "head": "m3agent/12", "base": "main", "draft": False}
     assert "\nFixes #12\n" in text
-    assert "verified: 1 test red before, green after" in text
+    assert "verified" in text
     assert "Red before, green with the patch (1):\n\n```text\ntest_calc.py::test_add\n```" in text
     assert "Files changed (1):\n\n```text\ncalc.py\n```" in text
     assert "uncommitted changes to 1 file that" in text

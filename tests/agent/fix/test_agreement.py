@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from dataclasses import replace
 from pathlib import Path
@@ -53,12 +54,23 @@ async def test_each_test_runs_on_each_patch(tmp_path: Path) -> None:
         rival(tmp_path, 3, b"x = 5, y = 6", b"x = 5"),
         rival(tmp_path, 4, b"x = 5", b"x = 5", "unverified"),
     ]
-    passed = await passed_tests(rivals)
+    passed = await passed_tests(rivals, 60.0)
     assert passed == {1: {1, 2}, 2: {1, 2}, 3: {3}}
     assert scores(passed) == {1: 4, 2: 4, 3: 1}
-    assert await passed_tests(rivals[2:]) == {}, "one patch alone agrees with nobody"
+    assert await passed_tests(rivals[2:], -1.0) == {}, "one patch alone agrees with nobody"
 
 
+async def test_the_runs_end_with_the_time_of_the_fix(tmp_path: Path) -> None:
+    class Endless:
+        async def run(self, *_: Any, **__: Any) -> Any:
+            await asyncio.Event().wait()
+
+    rivals = [replace(rival(tmp_path, number, b"x", b"x"), runs=cast(Any, Endless)) for number in (1, 2)]
+    with pytest.raises(TimeoutError):
+        await passed_tests(rivals, 0.01)
+
+
+@pytest.mark.slow
 @pytest.mark.integration
 def test_the_attempt_that_agrees_with_others_is_chosen(fixes: Fixes) -> None:
     """All three patches are verified by their own tests; the first one is right about one sum only."""

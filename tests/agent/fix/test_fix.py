@@ -96,6 +96,7 @@ def test_the_certificate_of_a_fix_holds(fixes: Fixes, tmp_path: Path) -> None:
     assert (checked.returncode, checked.stdout.partition("  ")[0]) == (0, "✓ holds"), checked.stdout
 
 
+@pytest.mark.slow  # quick: tests/agent/loop/
 def test_requests_only_ever_extend_and_are_the_same_for_two_clones(fixes: Fixes, tmp_path: Path) -> None:
     repo = fixes.make_repo(UNTESTED)
     git(tmp_path, "clone", "-q", str(repo), "elsewhere")
@@ -113,7 +114,7 @@ def test_requests_only_ever_extend_and_are_the_same_for_two_clones(fixes: Fixes,
             assert after.startswith(messages + b","), "a request's messages are not the last one's and more"
         history = json.loads(bodies[-1])["messages"]
         assert [m["role"] for m in history[:4]] == ["system", "user", "assistant", "tool"]
-        assert "In the sandbox python is Python 3." in history[1]["content"]
+        assert "Python 3." in history[1]["content"]
         assert history[2]["reasoning"] == "hm", "reasoning goes back to the model"
         for message, answer in itertools.pairwise(history):
             if message.get("tool_calls"):
@@ -128,6 +129,7 @@ def test_json_mode_prints_the_log_and_nothing_else(fixes: Fixes) -> None:
     assert [json.loads(line) for line in done.stdout.splitlines()] == fixes.events()
 
 
+@pytest.mark.slow  # quick: tests/agent/delivery/test_apply.py
 def test_uncommitted_changes_are_worked_on_and_never_overwritten(fixes: Fixes) -> None:
     repo = fixes.make_repo(UNTESTED)
     mine = BUGGY["calc.py"] + "\n# mine\n"

@@ -23,7 +23,7 @@ ADD = calls("test_runner", test_file="test_add.py")
 @pytest.mark.slow  # quick: tests/agent/verify/test_scope.py and test_a_large_suite in test_verify_sandboxes.py
 def test_the_tests_that_execute_the_change_decide(fixes: Fixes) -> None:
     done = fixes(FILES, [FIX, ADD, DONE], "--verify-minutes", "0.2", "--reruns", "1")
-    assert "waiting for the result of the unchanged tree's tests" in done.stderr
+    assert "waiting for" in done.stderr
     [baseline] = fixes.of_type("baseline")
     assert (baseline["complete"], baseline["failed"]) == (True, ["test_add.py::test_add"])
     assert baseline["seconds"] > 12

@@ -35,6 +35,7 @@ def last_told(fixes: Fixes) -> str:
     return str(told[-1]["content"])
 
 
+@pytest.mark.slow  # quick: tests/cli/test_fix_command.py
 def test_a_plan_waits_and_is_corrected_accepted_and_carried_out(fixes: Fixes) -> None:
     done = fixes(BUGGY, [FIX, PLAN], "--plan", code=7)
     assert done.stdout == "Plan: add() has to add.\n"
@@ -42,7 +43,8 @@ def test_a_plan_waits_and_is_corrected_accepted_and_carried_out(fixes: Fixes) ->
     assert prompt.PROPOSE["plan"] in str(fixes.chats[0].json["messages"][1]["content"])
     again = fixes.resume([says("Plan: the same, and no new test.")], "--tell", "No <test>.", code=7)
     assert again.stdout == "Plan: the same, and no new test.\n"
-    assert last_told(fixes) == prompt.CORRECTED.format("No <test>.")
+    assert last_told(fixes) == prompt.CORRECTED["plan"].format("No <test>.")
+    assert "Plan: add() has to add." in again.stderr, "what waits is shown again"
     fixes.resume([FIX, TEST, DONE])
     told = [m["content"] for m in fixes.chats[-1].json["messages"] if m["role"] == "user"]
     assert told.count(prompt.ACCEPTED["plan"]) == 1
@@ -73,6 +75,7 @@ def test_a_test_is_accepted_and_the_verdict_rests_on_it(fixes: Fixes) -> None:
     assert "+++ b/calc.py" in patch
 
 
+@pytest.mark.slow
 def test_a_certificate_names_the_accepted_test_and_holds(
     server: MisbehavingServer, make_repo: Any, own_state: Path
 ) -> None:
@@ -104,6 +107,41 @@ def test_a_certificate_names_the_accepted_test_and_holds(
     assert checked.returncode == 0, checked.stderr + checked.stdout
 
 
+@pytest.mark.slow  # quick: the tests of each step
+def test_each_step_on_a_terminal_says_the_next_one(fixes: Fixes) -> None:
+    """Leave a test for later, accept it, refine the fix, apply it, take it back, apply it again."""
+    repo = str(fixes.repo(UNTESTED))
+    fixes.model.answers = [SPEC, READY, FIX, TEST, DONE, says("The names are clear.")]
+    steps = "fix", ISSUE, "--endpoint", fixes.model.url, "--spec"
+
+    def terminal(*words: str) -> EmulatedTerminal:
+        return EmulatedTerminal(command(*words, "--repo", repo), output_too=True, columns=200)
+
+    def says_next(shown: EmulatedTerminal, words: str, code: int = 0) -> None:
+        assert shown.until_the_end() == code
+        assert words in " ".join(line.strip() for line in shown.lines)
+
+    with terminal(*steps) as shown:
+        shown.until(lambda lines: any("Enter accepts the test" in line for line in lines))
+        shown.press(b"\x03")
+        says_next(shown, f"m3agent sessions resume last --repo {repo}", 7)
+    with terminal("sessions", "resume", "last") as shown:
+        shown.until(lambda lines: any("Enter accepts the test" in line for line in lines))
+        shown.press(b"\r")
+        shown.until(lambda lines: any(f"The change is verified. {REFINE}" in line for line in lines))
+        shown.press(b"Are the names clear?\r")
+        shown.until(lambda lines: sum(REFINE in line for line in lines) == 2)
+        shown.press(b"\r")
+        says_next(shown, f"m3agent apply --repo {repo}")
+    with terminal("apply") as shown:
+        says_next(shown, f"m3agent apply --undo --repo {repo}")
+    [session] = json.loads(run("sessions", "list", "--json", "--repo", repo).stdout)
+    with terminal("apply", "--undo") as shown:
+        says_next(shown, f"m3agent apply {session['id']} --repo {repo}")
+    assert run("apply", session["id"], "--repo", repo).returncode == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("pages", [False, True])
 def test_nobody_is_asked_who_wants_no_questions_or_reads_in_a_pager(
     server: MisbehavingServer, make_repo: Any, own_state: Path, pages: bool
@@ -116,6 +154,7 @@ def test_nobody_is_asked_who_wants_no_questions_or_reads_in_a_pager(
         assert not any("Enter accepts" in line or line.startswith(">") for line in terminal.lines)
 
 
+@pytest.mark.slow
 def test_a_fork_from_the_turn_of_a_proposal_has_no_answer_to_it(fixes: Fixes) -> None:
     fixes(UNTESTED, [SPEC, READY], "--spec", code=7)
     fixes.resume([FIX, TEST, DONE])
@@ -126,7 +165,7 @@ def test_a_fork_from_the_turn_of_a_proposal_has_no_answer_to_it(fixes: Fixes) ->
     turn = str(fixes.of_type("proposal")[0]["turn"])
     done = run_there("sessions", "fork", "last", "--turn", turn, "--tell", "The other way around.")
     assert done.returncode == 7, done.stderr
-    assert last_told(fixes) == prompt.CORRECTED.format("The other way around.")
+    assert last_told(fixes) == prompt.CORRECTED["spec"].format("The other way around.")
     assert "add(3, 2)" in done.stdout
 
 

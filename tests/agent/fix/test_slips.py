@@ -17,8 +17,6 @@ pytestmark = pytest.mark.integration
 
 QUICK: Collection[tuple[str, When]] = {
     ("nothing", "once"),
-    ("announces three times in a row", "once"),
-    ("says nothing", "once"),
     ("mirrored reasoning", "always"),
 }
 """Rows that `make test` plays, too."""

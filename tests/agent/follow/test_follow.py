@@ -44,6 +44,10 @@ def finished(status: str, **values: Any) -> events.SessionFinished:
     return an_event(events.SessionFinished, status=status, turns=1, **values)
 
 
+UNAPPROVED = "nobody has approved it yet"
+"""What the reason says if only the approval is missing."""
+
+
 class World:
     """A repository with an open pull request, the session that opened it, and the sessions that continue.
 
@@ -271,7 +275,7 @@ def test_only_members_are_heard(world: World) -> None:
     world.pull.comment("Use 3.")
     world.changes = [{"a.py": b"x = 3\n"}]
     ended = world.follow(minutes=0)
-    assert "nobody has approved it yet" in ended.reason
+    assert UNAPPROVED in ended.reason
     [told] = world.told
     assert "Use 3." in told
     assert "touch" not in told
@@ -292,11 +296,11 @@ def test_its_own_answers_are_not_read(world: World) -> None:
 
 def test_a_stale_approval_does_not_count(world: World) -> None:
     world.pull.review("APPROVED", commit="0" * 40)
-    assert "nobody has approved it yet" in world.follow(minutes=0).reason
+    assert UNAPPROVED in world.follow(minutes=0).reason
     world.pull.review("APPROVED")
     world.pull.reviews.append({**world.pull.reviews[-1], "state": "CHANGES_REQUESTED", "body": "",
                                "user": {"login": "other", "type": "User"}})  # fmt: skip
-    assert "nobody has approved it yet" in world.follow(minutes=0).reason
+    assert UNAPPROVED in world.follow(minutes=0).reason
     world.pull.reviews[-1]["state"] = "DISMISSED"
     assert world.follow().reason == "owner/repo#7 is approved"
 

@@ -15,7 +15,7 @@ from m3agent.agent.loop.tool_executor import OUT_OF_TIME
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.serving.client.messages import ToolCall
 from m3agent.tools.base import ToolResult
-from tests.agent.core import ADD, core, scans
+from tests.agent.core import ADD, FIXED, core, scans
 from tests.fakes.client import call
 from tests.fakes.machine import Command, Done
 from tests.fakes.suite import Run, Suite
@@ -65,7 +65,7 @@ async def test_a_call_is_logged_before_and_after(tmp_path: Path) -> None:
         assert wanted.items() <= started.items()
         assert (started["arguments"], started["tree"]) == (FIX.arguments, base)
         assert wanted.items() <= finished.items()
-        assert (finished["status"], finished["content"]) == ("done", "edited calc.py from line 2")
+        assert (finished["status"], finished["content"]) == ("done", FIXED)
         assert (finished["digest"], finished["is_error"]) == (result.digest, False)
         assert finished["tree"] == it.sandbox.tree != base
         assert (changed["turn"], changed["call"]) == (3, 1)

@@ -13,7 +13,7 @@ import pytest
 
 from m3agent.agent.certificate.build import Change
 from m3agent.agent.patches.change import Source, read_change
-from m3agent.agent.repo.repository import open_repository
+from m3agent.agent.repo.repository import Repository, open_repository
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git_command import GitCommand
 from m3agent.sandbox.store.workspace import LARGEST_FILE
@@ -83,6 +83,33 @@ def test_the_changes_of_the_work_tree(repo: Path) -> None:
     assert found.base.commit == git(repo, "rev-parse", "HEAD")
     assert found.base.tree == git(repo, "rev-parse", "HEAD^{tree}")
     assert (found.origin.kind, found.origin.commit, found.text) == ("work tree", None, found.patch.text)
+
+
+class Subtracted(set[str]):
+    """A set that counts how often another one is taken from it."""
+
+    times = 0
+
+    def __or__(self, other: Any) -> Any:
+        return Subtracted(super().__or__(other))
+
+    def __sub__(self, other: Any) -> Any:
+        Subtracted.times += 1
+        return super().__sub__(other)
+
+
+def test_the_changes_of_the_work_tree_are_not_gone_through_once_for_each_file(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number}.py" for number in range(20)]
+    commit(repo, "many", dict.fromkeys(names, "1\n"))
+    for name in names:
+        (repo / name).write_text("2\n")
+    dirty_paths = Repository.dirty_paths
+    monkeypatch.setattr(Repository, "dirty_paths", lambda self: Subtracted(dirty_paths(self)))
+    Subtracted.times = 0
+    assert {*names} <= {*change(repo).patch.paths}
+    assert Subtracted.times < 10
 
 
 def test_what_m3agent_wrote_into_the_work_tree_is_no_change(repo: Path) -> None:
@@ -204,7 +231,7 @@ def test_a_branch(repo: Path) -> None:
     git(clone, "checkout", "-q", "topic")
     assert both(change(clone, branch="topic")) == first
     git(repo, "checkout", "-q", "topic")
-    with pytest.raises(UsageError, match="names no commit of this repository"):
+    with pytest.raises(UsageError, match="'topic' is checked out, and origin has no default branch here"):
         change(repo, branch="topic")
 
 

@@ -235,12 +235,13 @@ def test_a_patch_on_uncommitted_changes_is_for_git(state: Path) -> None:
 def test_a_session_that_never_began_is_not_listed(state: Path) -> None:
     """It was interrupted while the sandbox was chosen: its log does not even have the issue."""
     put(state, "20260101-100000-aaaaaa", *a_fix())
-    put(state, "20260101-110000-bbbbbb", finished("interrupted"))
+    put(state, "20260101-110000-bbbbbb", finished("interrupted", turns=0))
     put(state, "20260101-120000-cccccc")
     [summary] = json.loads(run("sessions", "list", "--json").stdout)
     assert summary["id"] == "20260101-100000-aaaaaa"
     assert json.loads(run("sessions", "show", "--json").stdout)["id"] == "20260101-100000-aaaaaa"
     assert json.loads(run("sessions", "show", "20260101-11", "--json").stdout)["status"] == "interrupted"
+    assert "resume" not in run("sessions", "show", "20260101-11").stdout, "there is nothing to resume"
 
 
 def test_notes_on_the_patch_are_shown(state: Path) -> None:

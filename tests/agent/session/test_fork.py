@@ -127,6 +127,7 @@ def test_a_turn_that_is_not_there(fixes: Fixes) -> None:
     assert list((fixes.home / "state" / "scratch").glob("*")) == []
 
 
+@pytest.mark.slow
 def test_sessions_that_cannot_be_forked(fixes: Fixes) -> None:
     fixes(UNTESTED, [FIX, NOT_TESTED], code=1)
     [first] = sessions(fixes.home)

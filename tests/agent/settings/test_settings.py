@@ -330,6 +330,7 @@ def test_no_file_turns_isolation_off(layers: Layers) -> None:
     assert layers.load(M3AGENT_SANDBOX="here").settings.sandbox == "here"
 
 
+@pytest.mark.slow  # quick: test_faults_in_files_name_file_line_and_key
 @pytest.mark.integration
 def test_config_show_shows_what_is_right_and_says_what_is_wrong(layers: Layers, tmp_path: Path) -> None:
     layers.user.write_text('modle = "x"\nmax_turns = 5\nmax_minutes = -1\n')

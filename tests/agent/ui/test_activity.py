@@ -90,16 +90,19 @@ def attempt(number: int, verdict: Verdict, reason: str = "") -> AttemptRecord:
 
 def test_a_run_of_a_benchmark_says_what_is_done_solved_and_left() -> None:
     progress = RunProgress(
-        5, [attempt(1, Verdict.RESOLVED), attempt(2, Verdict.UNRESOLVED)], workers=1, clock=lambda: BEGUN
+        5,
+        {"a": [attempt(1, Verdict.RESOLVED), attempt(2, Verdict.UNRESOLVED)]},
+        workers=1,
+        clock=lambda: BEGUN,
     )
-    progress.phase("i3", 1, "environment")
-    progress.phase("i3", 1, "agent")
+    progress.phase("a", "i3", 1, "environment")
+    progress.phase("a", "i3", 1, "agent")
     [line] = progress.still(BEGUN + 60)
     head, _, running = line.plain.partition("; running: ")
     assert head == "… 2 of 5 attempts: 1 resolved so far, 1 unresolved; about 4 min 50 s left"
     assert running == "i3 (agent running, 1 min 0 s)"
     for number in range(4, 9):
-        progress.phase(f"i{number}", 1, "grade")
+        progress.phase("a", f"i{number}", 1, "grade")
     [line] = progress.still(BEGUN)
     assert line.plain.endswith(", 3 more")
 
@@ -133,12 +136,31 @@ def test_a_validation_says_what_is_built_done_and_left(monkeypatch: pytest.Monke
 
 def test_in_a_pipe_each_result_says_how_the_run_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     with standard_error_as_pipe(monkeypatch) as reading:
-        with RunProgress(3, [attempt(1, Verdict.RESOLVED)], workers=2) as progress:
-            progress.finished(attempt(2, Verdict.UNRESOLVED, "a test is red"))
-            progress.finished(attempt(3, Verdict.RESOLVED))
+        with RunProgress(3, {"a": [attempt(1, Verdict.RESOLVED)]}, workers=2) as progress:
+            progress.finished("a", attempt(2, Verdict.UNRESOLVED, "a test is red"))
+            progress.finished("a", attempt(3, Verdict.RESOLVED))
         said = os.read(reading, 10_000).decode().splitlines()
     assert said == [
         "3 attempts, 2 at a time; 1 has a result already",
         "2 of 3  unresolved  i2  a test is red  (2 min 0 s); 1 resolved so far, 1 unresolved; about 1 min 0 s left",
         "3 of 3  resolved    i3  (2 min 0 s); 2 resolved so far, 1 unresolved",
     ]
+
+
+def test_a_card_is_a_table_of_instances_and_agents() -> None:
+    progress = RunProgress(
+        8, {"first": [attempt(1, Verdict.RESOLVED)], "other": []}, workers=1, clock=lambda: BEGUN
+    )
+    progress.phase("other", "i1", 1, "agent")
+    progress.phase("first", "i2", 1, "grade")
+    progress.finished("first", attempt(2, Verdict.UNRESOLVED))
+    head, *table = progress._rows(80, 24, BEGUN + 60)
+    assert head.plain.startswith("2 of 8 attempts: 1 resolved so far, 1 unresolved")
+    assert [row.plain.rstrip() for row in table] == [
+        "      first       other",
+        "  i1  resolved    agent running, 1 min 0 s",
+        "  i2  unresolved  waiting",
+    ]
+    # what changed last stays in a low window
+    assert [row.plain.split()[0] for row in progress._rows(80, 5, BEGUN)[1:]] == ["first", "i2"]
+    assert [row.cell_len for row in progress._rows(12, 24, BEGUN)] == [11] * 4

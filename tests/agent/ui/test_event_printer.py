@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m3agent.agent.loop.inbox import NO_ADVICE, Inbox
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.session import events
 from m3agent.agent.session.events import Event
@@ -614,6 +615,21 @@ def test_a_note_is_always_shown(capfd: pytest.CaptureFixture[str]) -> None:
     assert output.startswith("note: first")
     assert "\x1b" not in output
     assert output.count("\n") == 1
+
+
+@pytest.mark.parametrize("typed", ["", "use a set"])
+def test_what_was_typed_before_the_engine_embedded_was_known_is_not_lost_silently(
+    typed: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    inbox = Inbox()
+    screen = Screen(detail=Detail.QUIET, inbox=inbox)
+    if typed:
+        screen.pass_on(typed)
+    screen.on_line(of_attempt(1, started()))
+    assert (NO_ADVICE in capfd.readouterr().err) == bool(typed)
+    heard: list[str] = []
+    with inbox.heard_by(heard.append):
+        assert heard == []
 
 
 @given(st.text(max_size=300), st.integers(1, 100))
