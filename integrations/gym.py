@@ -150,7 +150,8 @@ class M3AgentServer(SimpleResponsesAPIAgent):
             if process.returncode is None:  # the rollout was cancelled
                 process.send_signal(signal.SIGINT)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), GRACE)
+                    async with asyncio.timeout(GRACE):
+                        await process.wait()
         return told.decode(errors="replace").strip()[-2000:] or f"exit code {process.returncode}"
 
 

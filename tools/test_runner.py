@@ -169,7 +169,8 @@ async def _baseline(context: CallContext, seconds: float) -> TestReport | None:
     if context.baseline is None:
         return None
     try:
-        return await asyncio.wait_for(context.baseline(), seconds)
+        async with asyncio.timeout(seconds):
+            return await context.baseline()
     except TimeoutError:
         return None
 

@@ -177,7 +177,8 @@ async def _git(
         except OSError as error:
             raise EnvironmentFault(f"git cannot be started: {error.strerror}") from None
         try:
-            code = await asyncio.wait_for(process.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                code = await process.wait()
         except TimeoutError:
             raise EnvironmentFault(
                 f"the remote did not answer 'git {command}' within {seconds:g} seconds"

@@ -243,7 +243,8 @@ class HereMachine(ProcessMachine):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
         try:
-            await asyncio.wait_for(wait_killed(process), END_TIMEOUT)
+            async with asyncio.timeout(END_TIMEOUT):
+                await wait_killed(process)
         except TimeoutError:
             raise SandboxError(
                 f"the sandbox did not end within {END_TIMEOUT:.0f} s: processes of it may be left, and its folder "

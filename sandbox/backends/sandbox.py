@@ -719,7 +719,8 @@ class Sandbox:
             if frame is None or len(sent) >= PUT_AHEAD:
                 with sent.popleft() as request:
                     try:
-                        header, _ = await asyncio.wait_for(request.next(), PUT_TIMEOUT)
+                        async with asyncio.timeout(PUT_TIMEOUT):
+                            header, _ = await request.next()
                     except TimeoutError:
                         raise SandboxTimeout(
                             f"the sandbox did not write its files within {PUT_TIMEOUT:.0f} s"

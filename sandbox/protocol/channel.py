@@ -93,7 +93,8 @@ class Channel:
         source = portable_text(supervisor).encode()
         self._writer.write(b"%08d" % len(source) + source)
         try:
-            hello = await asyncio.wait_for(asyncio.shield(self._hello), timeout)
+            async with asyncio.timeout(timeout):
+                hello = await asyncio.shield(self._hello)
         except TimeoutError:
             raise SandboxTimeout(f"the sandbox did not start within {timeout:.0f} s") from None
         self.hello = hello
@@ -123,7 +124,8 @@ class Channel:
         with self.open_request(op, payload, **fields) as request:
             await self.drain()
             try:
-                return await asyncio.wait_for(request.next(), timeout)
+                async with asyncio.timeout(timeout):
+                    return await request.next()
             except TimeoutError:
                 raise SandboxTimeout(f"the sandbox did not answer '{op}' within {timeout:.0f} s") from None
 

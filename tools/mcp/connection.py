@@ -277,8 +277,7 @@ class Connection:
             self._task.cancel()
         await asyncio.wait([self._task], timeout=END_SECONDS)
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await self._task
+        await asyncio.gather(self._task, return_exceptions=True)
 
     async def _live(self, ready: asyncio.Future[None]) -> None:
         name = Implementation(name="m3agent", version=__version__)

@@ -120,7 +120,8 @@ class Worker:
         if len(self._news) <= after:
             self._more.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._more.wait(), PATIENCE)
+                async with asyncio.timeout(PATIENCE):
+                    await self._more.wait()
         return self._news[after:]
 
     async def stop(self) -> None:
