@@ -182,7 +182,7 @@ class ClientSession:
             self.kept.write("fix", session=session.id)
             session.listen(updates.see)
             session.listen(sender.count)
-            session.listen(self._see)
+            session.listen(functools.partial(self._see, updates.note))
             if point is not None:
                 self._note_limits(point, asked, updates.note)
             images = fitting(asked.images, updates.note)
@@ -234,9 +234,12 @@ class ClientSession:
         )
         return ()
 
-    def _see(self, line: Line) -> None:
+    def _see(self, note: Callable[[str], None], line: Line) -> None:
+        """Learn which engine works. What was said before that gets an answer, too."""
         if line["type"] == SessionStarted.type:
             self._is_embedded = used_embedded_engine(line)
+            if self._is_embedded and self._inbox is not None and self._inbox.drop():
+                note(NO_ADVICE)
 
     def _earlier_log(self) -> SessionLog | None:
         """Return the log of the last fix; None without a fix, and if the model never answered in it."""

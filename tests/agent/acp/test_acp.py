@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -30,7 +31,7 @@ from m3agent.agent.acp.blocks import read_prompt
 from m3agent.agent.acp.options import options_of
 from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, all_sessions, new_session, open_session
-from m3agent.agent.loop.inbox import NO_ADVICE
+from m3agent.agent.loop.inbox import NO_ADVICE, Inbox
 from m3agent.agent.settings.settings import Settings
 from m3agent.util.errors import UsageError
 from tests.agent.acp.acp_client import COMMAND, BarePipes, Client, connected
@@ -229,6 +230,15 @@ async def test_the_embedded_engine_takes_neither_questions_nor_advice(
         with pytest.raises(RequestError, match=NO_ADVICE):
             await asked(client, session, "Keep it short.")
         await work
+
+
+def test_what_was_said_before_the_embedded_engine_began_gets_an_answer(tmp_path: Path) -> None:
+    with contextlib.closing(new_session(tmp_path, str(tmp_path))) as kept:
+        session, notes = ClientSession(cast(Any, None), kept, tmp_path), list[str]()
+        session._inbox = Inbox()
+        session.steer(read_prompt([text_block("Keep it short.")]))
+        session._see(notes.append, {"type": "session.started", "endpoint": {"source": "embedded"}})
+        assert (notes, session._inbox.drop()) == ([NO_ADVICE], False)
 
 
 @pytest.mark.slow
