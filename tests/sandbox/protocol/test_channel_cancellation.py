@@ -38,7 +38,7 @@ async def is_cancelled(asks: bool, steps: int) -> bool:
     for _ in range(steps):
         await asyncio.sleep(0)
     task.cancel()
-    await asyncio.wait([task], timeout=1)
+    await asyncio.wait([task], timeout=30)
     is_over = task.cancelled()
     task.cancel()
     theirs.close()
