@@ -72,19 +72,19 @@ shape: python ## print how large and how dense the code is (ARGS="REVISION...": 
 	@$(in_venv) python -m scripts.quality.shape $(ARGS)
 
 bench-sandbox: setup ## measure the sandbox and compare it with other sandboxes (ARGS="--quick", "--json FILE" and others)
-	@$(in_venv) python benchmarks/sandbox.py $(ARGS)
+	@$(in_venv) python -m benchmarks.sandbox $(ARGS)
 
 bench-context: setup ## measure packing a repository and compare it with other packers (REPO=path of a clone, ARGS="--rounds 9" and others)
-	@$(in_venv) python benchmarks/context.py $(REPO) $(ARGS)
+	@$(in_venv) python -m benchmarks.context $(REPO) $(ARGS)
 
 bench-client: setup ## measure the client's cost of a turn and compare it with mini-swe-agent (ARGS="--turns 50" and others)
-	@$(in_venv) python benchmarks/client.py $(ARGS)
+	@$(in_venv) python -m benchmarks.client $(ARGS)
 
 bench-grading: setup ## measure grading and compare it with the official harness (ARGS="ROWS --workers 2" and others)
-	@$(in_venv) python benchmarks/grading.py $(ARGS)
+	@$(in_venv) python -m benchmarks.grading $(ARGS)
 
 bench-environments: setup ## build the environments of public projects and count the tests in them (ARGS="NAME ..." and others)
-	@$(in_venv) python benchmarks/environments.py $(ARGS)
+	@$(in_venv) python -m benchmarks.environments $(ARGS)
 
 bench-forgeries: setup ## grade forged patches by m3agent's rules and by the official ones
 	@$(in_venv) python -m benchmarks.forgeries $(ARGS)

@@ -27,9 +27,6 @@ from typing import Any
 
 from unidiff.patch import PatchSet
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT))
-
 from tests.servers.four_apis import Refusal, Run, ScriptedModel, Step, tools_of
 
 RIGHT, WRONG, EARLY, LIES, STUMBLES = BEHAVIOURS = ("right", "wrong", "early", "lies", "stumbles")

@@ -1,7 +1,7 @@
 """Measure the CPU time of a turn: our client and our whole loop, against mini-swe-agent's, in one run.
 
     make bench-client [ARGS="--turns 50"]
-    python benchmarks/client.py [--turns 200] [--prefix 22000,4000000] [--deltas 150] [--pace MS] [--only KIND,...]
+    python -m benchmarks.client [--turns 200] [--prefix 22000,4000000] [--deltas 150] [--pace MS] [--only KIND,...]
                                 [--peers-dir DIR] [--json FILE]
 
 A server in its own process answers at once from a script. Each contestant with each prefix is a process too and holds
@@ -31,9 +31,6 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-# makes the other modules importable when this runs as a file
-sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.client_report import Result, Sample, Target, goals, ratio, table, verdicts
 from benchmarks.peers import Absent, python_with

@@ -32,15 +32,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT))  # makes the other modules importable when this runs as a file
-
 from benchmarks.cluster_driver import GRADINGS, SAMPLES, count_results, instances_of
 from benchmarks.common import say
 
 from m3agent.evals.data.run_folder import RESULT, RunFolder
 from tests.servers.ray_nodes import RayNodes, ray_nodes
 
+ROOT = Path(__file__).resolve().parent.parent
 AWAY_SECONDS = 5.0
 """How long a killed node is away."""
 WORKERS_PER_NODE = 2

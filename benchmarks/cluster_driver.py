@@ -14,7 +14,6 @@ import asyncio
 import json
 import os
 import random
-import sys
 import threading
 import time
 import uuid
@@ -22,10 +21,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-
-sys.path.append(
-    str(Path(__file__).resolve().parent.parent)
-)  # makes the other modules importable when this runs as a file
 
 from benchmarks.common import say
 

@@ -1,7 +1,7 @@
 """Measure packing a whole repository: m3agent warm, after an edit and cold, against repomix and gitingest, in one run.
 
     make bench-context REPO=path [ARGS="--rounds 5"]
-    python benchmarks/context.py REPO [--tokenizer PATH] [--rounds 9] [--peers repomix,gitingest] [--peers-dir DIR]
+    python -m benchmarks.context REPO [--tokenizer PATH] [--rounds 9] [--peers repomix,gitingest] [--peers-dir DIR]
                                       [--program PATH] [--small] [--json FILE]
 
 REPO is a clone of at least a million tokens. The benchmark clones it with its whole history and does not change it.
@@ -34,13 +34,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from m3agent.agent.context.tokenizer.counter import oracle_count
-from m3agent.agent.context.tokenizer.source import find_tokenizer
-from m3agent.util.errors import UsageError
-
-# makes the other modules importable when this runs as a file
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-
 from benchmarks.common import commit_all, git
 from benchmarks.context_peers import (
     GITINGEST,
@@ -54,6 +47,10 @@ from benchmarks.context_peers import (
 from benchmarks.context_report import Conditions, Result, Sample, Target, described, table, verdicts
 from benchmarks.context_run import Bench, Edits
 from benchmarks.peers import Absent
+
+from m3agent.agent.context.tokenizer.counter import oracle_count
+from m3agent.agent.context.tokenizer.source import find_tokenizer
+from m3agent.util.errors import UsageError
 
 WARM, EDITED, COLD, FIRST = (f"m3agent {state}" for state in ("warm", "edited", "cold", "first ever"))
 LEAST_TOKENS = 1_000_000

@@ -1,7 +1,7 @@
 """Measure environments: build those of public projects, and count the tests that can be collected in them.
 
     make bench-environments [ARGS="NAME ..."]
-    python benchmarks/environments.py [NAME ...] [--folder DIR] [--json FILE] [--limit SECONDS] [--fresh]
+    python -m benchmarks.environments [NAME ...] [--folder DIR] [--json FILE] [--limit SECONDS] [--fresh]
 
 Each NAME is a project of the package index that `UV_DEFAULT_INDEX` or `PIP_INDEX_URL` names, `NAME==VERSION`, or the folder of
 a clone, bare or not; without one, those of `TRIAL` and `OTHERS`. A project's source distribution becomes a git repository with
@@ -27,13 +27,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import communicated, git, name_of, say
 from packaging.utils import InvalidSdistFilename, parse_sdist_filename
 from packaging.version import Version
-
-# makes the other modules importable when this runs as a file
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.common import communicated, git, name_of, say
 
 INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "PIP_INDEX_URL")
 """Variables of uv and pip; the first that is set has the address of the package index."""

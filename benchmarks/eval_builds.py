@@ -1,6 +1,6 @@
 """Compare how long environments of instances take to build and to grade: m3agent and the builder of swebench 4.1.0.
 
-    python benchmarks/eval_builds.py ROWS [ROWS ...] --clone OWNER/NAME=FOLDER [--clone ...] [--workers 2]
+    python -m benchmarks.eval_builds ROWS [ROWS ...] --clone OWNER/NAME=FOLDER [--clone ...] [--workers 2]
                                      [--undated] [--peers-dir DIR] [--json FILE]
 
 ROWS are files of `m3agent eval create`. Both build the same instances from the same specification: Python's version, the
@@ -33,10 +33,6 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-
-sys.path.append(
-    str(Path(__file__).resolve().parent.parent)
-)  # makes the other modules importable when this runs as a file
 
 from benchmarks.common import git, say
 from benchmarks.peers import python_with

@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.common import say
+
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.data.instance import Environment, Instance
 from m3agent.evals.environments.environments import Environments
@@ -30,10 +32,6 @@ from tests.abuse.forgeries import FORGERIES, HONEST
 from tests.abuse.forgery_judges import Files, base_of, graded, instance_of, verified
 from tests.abuse.forgery_targets import Target
 from tests.evals.calc_instance import diff
-
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.common import say
 
 JUDGES = ("fix, docker", "fix, bwrap", "grade", "official")
 GOOD = frozenset({"verified", "resolved"})

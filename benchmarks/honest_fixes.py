@@ -26,8 +26,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-
 from benchmarks.common import name_of, say
 from benchmarks.mined import with_tests_of
 from benchmarks.mining import mine, open_history

@@ -1,6 +1,6 @@
 """Verify upstream fixes of repositories in several languages, whole and without a part.
 
-    python benchmarks/languages.py CLONE:BASE:FIX [CLONE:BASE:FIX ...] [--sandbox docker|bwrap]
+    python -m benchmarks.languages CLONE:BASE:FIX [CLONE:BASE:FIX ...] [--sandbox docker|bwrap]
 
 CLONE is a local clone, bare or not. The base is the commit BASE with the test files of FIX, and the patch is the rest of the
 difference between the two. One line is one verification: first of the whole patch, then of the patch without each of its
@@ -11,14 +11,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import tempfile
 import time
 from pathlib import Path
-
-sys.path.append(
-    str(Path(__file__).resolve().parent.parent)
-)  # makes the other modules importable when this runs as a file
 
 from benchmarks.common import name_of, say
 from benchmarks.mining import open_history

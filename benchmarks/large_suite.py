@@ -1,6 +1,6 @@
 """Measure the verification of patches to a repository whose tests take longer than verification may take.
 
-    python benchmarks/large_suite.py CLONE BASE [COMMIT ...] [--verify-minutes 5] [--baseline-minutes 60]
+    python -m benchmarks.large_suite CLONE BASE [COMMIT ...] [--verify-minutes 5] [--baseline-minutes 60]
                                      [--keep FILE] [--python 3.13]
 
 CLONE is a local clone, bare or not. The tests of BASE run once, as a fix runs them while the model works; --keep keeps their
@@ -14,21 +14,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 import tempfile
 import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
-sys.path.append(
-    str(Path(__file__).resolve().parent.parent)
-)  # makes the other modules importable when this runs as a file
-
 from benchmarks.common import say
 from benchmarks.mining import open_history
+from pydantic import TypeAdapter
 
 from m3agent.agent.fix.compared_runs import RECORD_AFTER
 from m3agent.agent.settings.settings import RERUNS

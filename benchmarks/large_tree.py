@@ -1,6 +1,6 @@
 """Measure what large repositories take: the prompt, the start of a sandbox, and the verification of a patch.
 
-    python benchmarks/large_tree.py [FILES ...] [--folder DIR]
+    python -m benchmarks.large_tree [FILES ...] [--folder DIR]
 
 FILES are numbers of files; each makes a repository of small Python files, with a bug in one of them and a patch for it. A row
 of the table is one command. Its CPU seconds and its memory are those of m3agent and of the git processes that it starts. The
@@ -17,9 +17,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-# makes the other modules importable when this runs as a file
-sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import commit_all, say
 

@@ -1,6 +1,6 @@
 """Repair small faults from the history of public repositories with the embedded engine, and score the patches.
 
-    python benchmarks/mined.py REPO [REPO ...] [--per-repository 4] [--tasks 15] [--seconds 300] [--list]
+    python -m benchmarks.mined REPO [REPO ...] [--per-repository 4] [--tasks 15] [--seconds 300] [--list]
                                [--only COMMIT ...] [--json FILE]
 
 Each REPO is a local clone, bare or not. Commits are tried newest first. A commit is a task if it changes a single
@@ -18,19 +18,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from benchmarks.common import Fixed, commit_all, run_fix, run_tests, write_out
+from benchmarks.holdback import Files, functions_of, without_checks, without_functions
+from benchmarks.mining import Repair, mine, open_history
+
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.python import is_test_file
 from m3agent.tools.test_report import TestReport
-
-sys.path.append(
-    str(Path(__file__).resolve().parent.parent)
-)  # makes the other modules importable when this runs as a file
-
-from benchmarks.common import Fixed, commit_all, run_fix, run_tests, write_out
-from benchmarks.holdback import Files, functions_of, without_checks, without_functions
-from benchmarks.mining import Repair, mine, open_history
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,6 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-
 from benchmarks.common import IDENTITY, name_of, say
 
 WRONG = frozenset({"failed", "unverified"})

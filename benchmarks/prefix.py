@@ -1,6 +1,6 @@
 """Measure how much of a pack stays a common prefix from commit to commit, in plain and in frozen order.
 
-    python benchmarks/prefix.py REPO ... [--commits 50] [--json FILE]
+    python -m benchmarks.prefix REPO ... [--commits 50] [--json FILE]
 
 Each repository's last commits on the first-parent line are packed one after the other, as for a user who follows the
 branch: in a clone, with the caches of the previous pack. The result is the share of a commit's pack, in bytes, that is

@@ -1,6 +1,6 @@
 """Fix every program of a QuixBugs-like folder with the embedded engine, and score the patches with the original tests.
 
-    python benchmarks/quixbugs.py FOLDER [--only NAME ...] [--seconds 120] [--json FILE]
+    python -m benchmarks.quixbugs FOLDER [--only NAME ...] [--seconds 120] [--json FILE]
 
 FOLDER holds `programs/<name>/` with `<name>.py`, its tests and `ISSUE.md`. Each program is copied into a new git
 repository. A patch counts if `m3agent fix` prints it in time and the patched program passes the original tests. The
@@ -12,20 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import commit_all, git, run_fix, run_tests
+
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.python import is_test_file
-
-sys.path.append(
-    str(Path(__file__).resolve().parent.parent)
-)  # makes the other modules importable when this runs as a file
-
-from benchmarks.common import commit_all, git, run_fix, run_tests
 
 DATA = (".json", ".txt", ".md")
 

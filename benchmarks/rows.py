@@ -1,6 +1,6 @@
 """Build the environments of SWE-bench's rows without their code, and print which Pythons they want and what cannot be built.
 
-    python benchmarks/rows.py ROWS [ROWS ...] --swebench FOLDER [--minutes 30] [--json FILE]
+    python -m benchmarks.rows ROWS [ROWS ...] --swebench FOLDER [--minutes 30] [--json FILE]
 
 ROWS are JSON Lines with `instance_id`, `repo`, `version` and `created_at`; nothing else of them is read. FOLDER has the package
 swebench 4.1.0 (`pip install --no-deps --target FOLDER swebench==4.1.0`), whose tables say how the environments are made.
@@ -24,10 +24,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-
-sys.path.append(
-    str(Path(__file__).resolve().parent.parent)
-)  # makes the other modules importable when this runs as a file
 
 from benchmarks.common import say
 

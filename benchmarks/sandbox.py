@@ -1,7 +1,7 @@
 """Measure sandboxes: ours against `docker exec`, the Docker SDK, mini-swe-agent and SWE-ReX, in one interleaved run.
 
     make bench-sandbox [ARGS="--quick"]
-    python benchmarks/sandbox.py [--repeat 20] [--quick] [--rows NAME ...] [--without NAME ...] [--peers DIR] [--json FILE]
+    python -m benchmarks.sandbox [--repeat 20] [--quick] [--rows NAME ...] [--without NAME ...] [--peers DIR] [--json FILE]
 
 Every contestant has one sandbox from the same image. Each round takes one sample from each in turn, so that other load
 on the machine affects all equally. Ours is hardened as always. The others run with their defaults: as root, with a
@@ -28,6 +28,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers import Absent, python_with
+from benchmarks.sandbox_report import OURS, Row, Target, bars, table
+
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.image import find_image
@@ -38,12 +41,6 @@ from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.base import CallContext
 from m3agent.tools.code_exec import CodeExecArguments
 from m3agent.tools.code_exec import run as code_exec
-
-# makes the other modules importable when this runs as a file
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.peers import Absent, python_with
-from benchmarks.sandbox_report import OURS, Row, Target, bars, table
 
 BWRAP, CLI, SDK, MINI, REX = "m3agent (bwrap)", "docker exec", "Docker SDK", "mini-swe-agent", "SWE-ReX"
 REX_EXECUTE = "SWE-ReX execute"

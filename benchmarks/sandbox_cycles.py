@@ -1,6 +1,6 @@
 """Kill processes that use sandboxes at random times, again and again, and check that nothing remains.
 
-    python benchmarks/sandbox_cycles.py [--cycles 1000] [--backend docker|bwrap] [--seed 1]
+    python -m benchmarks.sandbox_cycles [--cycles 1000] [--backend docker|bwrap] [--seed 1]
 
 A process uses sandboxes as `m3agent` does, three at a time. It is killed with SIGKILL after a random time and the next
 one starts, until enough sandboxes have been created. Afterwards there must be no new container, volume, process or

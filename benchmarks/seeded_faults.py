@@ -1,6 +1,6 @@
 """Seed one-line faults into public projects in Go and JavaScript, and let the embedded engine repair them.
 
-    python benchmarks/seeded_faults.py CLONE [CLONE ...] [--faults 10] [--seed 1] [--seconds 300] [--list] [--json FILE]
+    python -m benchmarks.seeded_faults CLONE [CLONE ...] [--faults 10] [--seed 1] [--seconds 300] [--list] [--json FILE]
 
 CLONE is a local clone, bare or not; its HEAD is used. A fault changes or removes one line of a file that is no test. It is
 drawn by a list of mistakes of this script, which works on text and shares no code with the engine: first the kind of mistake,
@@ -16,15 +16,10 @@ import asyncio
 import json
 import random
 import re
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-
-sys.path.append(
-    str(Path(__file__).resolve().parent.parent)
-)  # makes the other modules importable when this runs as a file
 
 from benchmarks.common import commit_all, name_of, run_fix, say, write_out
 from benchmarks.mining import open_history

@@ -1,6 +1,6 @@
 """Measure whether the selection over a budget shows the files that a fix changed, on fixes in repositories' histories.
 
-    python benchmarks/selection.py REPO[:ROOT] ... [--cases 100] [--budget 25] [--json FILE]
+    python -m benchmarks.selection REPO[:ROOT] ... [--cases 100] [--budget 25] [--json FILE]
 
 For each of the last fixes, the issue is the commit message and the repository is the parent commit. The result is the
 share of the changed source files that are shown whole, on average over the fixes, when only a given percentage of all

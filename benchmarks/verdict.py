@@ -1,6 +1,6 @@
 """Measure the time from the model's "done" to the verdict, as a ratio to one run of the whole suite.
 
-    python benchmarks/verdict.py CLONE:COMMIT [CLONE:COMMIT ...] [--rounds 3] [--json FILE]
+    python -m benchmarks.verdict CLONE:COMMIT [CLONE:COMMIT ...] [--rounds 3] [--json FILE]
 
 Each CLONE is a local clone, bare or not. The patch is the commit; the base is its parent, and the issue is the commit's
 message. A repository is left out if its base tree's tests do not run to their end. Every round runs in the same
@@ -18,17 +18,12 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
-
-sys.path.append(
-    str(Path(__file__).resolve().parent.parent)
-)  # makes the other modules importable when this runs as a file
 
 from benchmarks.common import name_of, say
 from benchmarks.mining import open_history

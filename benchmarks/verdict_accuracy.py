@@ -23,9 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT))
-
 from benchmarks.common import TIDY_UP, git, name_of, say
 
 from m3agent.agent.verify.accuracy import Measured, Trial, path_of, read, write
@@ -36,6 +33,7 @@ from m3agent.sandbox.store.git import run_git
 from m3agent.tools.runners.suites import CODE
 from scripts.docs.settings_page import renewed
 
+ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "verdicts.csv"
 LEFT_OUT = "left out"
 """What stands in place of a kind for a commit whose tests cannot label a patch."""

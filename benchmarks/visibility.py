@@ -1,6 +1,6 @@
 """Measure whether a prompt below the whole repository shows the code that a fix changed, and its tests.
 
-    python benchmarks/visibility.py REPO ... [--cases 10] [--tokens 5000,...] [--peers FOLDER] [--json FILE] [--misses]
+    python -m benchmarks.visibility REPO ... [--cases 10] [--tokens 5000,...] [--peers FOLDER] [--json FILE] [--misses]
 
 The cases are upstream fixes; the issue is the commit's message, and the repository is the parent commit. A fix is a commit
 that is no merge, whose title mentions a fix, a bug or a regression (and not style) or whose message closes an issue, and that
@@ -31,7 +31,6 @@ import os
 import re
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -39,6 +38,16 @@ from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 from unittest import mock
+
+from benchmarks.context_peers import (
+    AIDER_MAP,
+    Packer,
+    install_aider,
+    install_repomix,
+    o200k_ranks,
+    o200k_tokenizer,
+)
+from benchmarks.selection import FIX, Fix, History
 
 from m3agent.agent.context import overflow
 from m3agent.agent.context.checkout import Checkout
@@ -50,18 +59,6 @@ from m3agent.agent.context.selection.kinds import FileKind, kind_of
 from m3agent.agent.context.tokenizer.counter import open_counter
 from m3agent.agent.context.tokenizer.source import TokenizerSource, find_tokenizer
 from m3agent.agent.repo.repository import open_repository
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.context_peers import (
-    AIDER_MAP,
-    Packer,
-    install_aider,
-    install_repomix,
-    o200k_ranks,
-    o200k_tokenizer,
-)
-from benchmarks.selection import FIX, Fix, History
 
 BUDGETS = (5_000, 10_000, 20_000, 40_000, 80_000)
 MOST_MODULES = 3

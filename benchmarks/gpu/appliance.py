@@ -1,6 +1,6 @@
 """Whether the checks of `m3agent serve check` pass on a sound engine and find planted faults, on a real engine.
 
-    python benchmarks/gpu/appliance.py --out FOLDER [--evict] [--seconds 480] -- SERVE OPTIONS
+    python -m benchmarks.gpu.appliance --out FOLDER [--evict] [--seconds 480] -- SERVE OPTIONS
 
 It starts the engine by `m3agent serve` with the options after the first `--` (a second `--` begins the engine's own options),
 waits until it is ready, and runs `m3agent serve check`: once directly, then behind a proxy with each fault of planted.py, and
@@ -11,7 +11,7 @@ FOLDER gets `appliance.json` (each check's result, what was expected, seconds), 
 within the given seconds: checks that do not fit are noted as not run. The exit status is 0 if the expected checks passed and
 each planted fault was found. The weights may be random: then the checks of the model fail, which is not counted.
 
-    python benchmarks/gpu/appliance.py --out out --evict -- --model slice8 --gpus 1xH200 --context 131072 --host-cache 32 \
+    python -m benchmarks.gpu.appliance --out out --evict -- --model slice8 --gpus 1xH200 --context 131072 --host-cache 32 \
         -- --load-format dummy
 """
 
@@ -31,12 +31,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from m3agent.serving.launch.record import LOG, Phase, ServerRecord, last_folder, live_servers
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from benchmarks.gpu.planted import FAULTS, PlantingProxy
+
+from m3agent.serving.launch.record import LOG, Phase, ServerRecord, last_folder, live_servers
 
 M3AGENT = (sys.executable, "-m", "m3agent")
 SOUND = ("reasoning end", "partial prefix", "sparse attention", "draft")

@@ -1,6 +1,6 @@
 """Attempts side by side on one packed prefix, against a real vLLM; its weights may be random.
 
-    python benchmarks/gpu/attempts.py --url http://127.0.0.1:8000/v1 [--attempts 4] [--pad FOLDER] [--json FILE]
+    python -m benchmarks.gpu.attempts --url http://127.0.0.1:8000/v1 [--attempts 4] [--pad FOLDER] [--json FILE]
 
 The engine says the lines of fix.py. Shown is what each attempt's first request found in the server's prefix cache, and how
 long it waited for its first token: the first attempt pays for the prompt, the others should not. `--pad` puts the text files
@@ -16,9 +16,6 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.common import commit_all
 from benchmarks.gpu.fix import FERRY, LINES, run_fix

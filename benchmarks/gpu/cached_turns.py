@@ -1,6 +1,6 @@
 """What our client adds to the wait for a turn whose prefix the engine has cached, at the lengths M3 is for.
 
-    python benchmarks/gpu/cached_turns.py --url http://127.0.0.1:8000/v1 --tokens 131072,524288 [--turns 9] [--json FILE]
+    python -m benchmarks.gpu.cached_turns --url http://127.0.0.1:8000/v1 --tokens 131072,524288 [--turns 9] [--json FILE]
 
 A conversation begins with real Python source of so many tokens. Then each turn appends a call and its result, and the
 time from the call of a client to the first event of the answer is taken: with m3agent's client, with a bare HTTP request

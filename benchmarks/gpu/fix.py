@@ -1,6 +1,6 @@
 """A whole fix, turn by turn, against a real vLLM with M3's parsers; its weights may be random.
 
-    python benchmarks/gpu/fix.py --url http://127.0.0.1:8000/v1 [--thinking enabled] [--json FILE]
+    python -m benchmarks.gpu.fix --url http://127.0.0.1:8000/v1 [--thinking enabled] [--json FILE]
 
 The engine says the lines below (see proxy.py), everything else is as always: `m3agent fix` packs examples/ferry, streams
 from the engine, runs its calls in a sandbox and verifies the patch in another. Shown are each turn's tokens, cached share
@@ -23,13 +23,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from m3agent.serving.wire import Call, parse, write
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from benchmarks.common import commit_all
 from benchmarks.gpu.proxy import ScriptingProxy
+
+from m3agent.serving.wire import Call, parse, write
 
 FERRY = Path(__file__).resolve().parents[2] / "examples" / "ferry"
 CODE = """\

@@ -32,16 +32,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from m3agent.serving.launch.server_set import router_argv
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from benchmarks.common import commit_all
 from benchmarks.gpu.cached_turns import python_source
 from benchmarks.gpu.fix import FERRY, LINES
 from benchmarks.gpu.proxy import CHAT, ScriptingProxy
 
+from m3agent.serving.launch.server_set import router_argv
 from tests.servers.misbehaving import MisbehavingServer, Received, Stream, delta, finish
 
 LEAST_SHARE = 0.98

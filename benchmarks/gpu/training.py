@@ -1,6 +1,6 @@
 """Whether each prompt of a fix begins with the last prompt and its answer, on a real vLLM whose weights may be random.
 
-    python benchmarks/gpu/training.py --tokenizer MODEL/tokenizer.json [--url http://127.0.0.1:8000/v1]
+    python -m benchmarks.gpu.training --tokenizer MODEL/tokenizer.json [--url http://127.0.0.1:8000/v1]
 
 The engine says ten lines (see proxy.py) in `m3agent fix --training`. Programs that train a model want to use all turns as one
 sequence of tokens. This compares each prompt with the last one and its answer, in three ways:
@@ -24,16 +24,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from m3agent.agent.session.token_log import read_tokens
-from m3agent.serving.client.messages import TurnTokens
-from m3agent.serving.wire import Call, write
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from benchmarks.common import commit_all
 from benchmarks.gpu.fix import FERRY, LINES, run_fix
 from benchmarks.gpu.proxy import ScriptingProxy
+
+from m3agent.agent.session.token_log import read_tokens
+from m3agent.serving.client.messages import TurnTokens
+from m3agent.serving.wire import Call, write
 
 BASH = "wc -l src/ferry/*.py | sort -n\ngrep -n '<' src/ferry/deck.py\n"
 TEN_LINES = [

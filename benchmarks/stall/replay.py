@@ -1,6 +1,6 @@
 """Replay our stall detector and the peers' rules on recorded runs, and compare them with the labels.
 
-    python benchmarks/stall/replay.py RUNS/evaluation/java/verified
+    python -m benchmarks.stall.replay RUNS/evaluation/java/verified
 
 `data.py` says how to get the runs. In a recorded run no model reacts to a detector. So a row counts the runs on which a
 detector would have fired (for ours also those that it would have ended), not the effect on the runs.
@@ -10,13 +10,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-# run as a file, it finds the folder's other modules
-sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.stall.data import Run, Window, read_labels, read_runs, read_windows
 from benchmarks.stall.moves import moves

@@ -28,7 +28,7 @@ from tests.servers.forced import ForcedServer
 from tests.servers.loopback import LoopbackServer, QuietHandler
 from tests.servers.prefixes import PrefixServer
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class GrammarServer(LoopbackServer):
@@ -115,8 +115,8 @@ def said(pattern: str) -> str:
 
 
 def run(script: str, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(FOLDER / script), *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    command = [sys.executable, "-m", f"benchmarks.gpu.{script}", *args]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_the_proxy_adds_the_line_and_nothing_else() -> None:
 @pytest.mark.slow
 def test_a_scripted_fix(tmp_path: Path) -> None:
     with GrammarServer() as server:
-        done = run("fix.py", "--url", server.url, "--json", str(tmp_path / "fix.json"))
+        done = run("fix", "--url", server.url, "--json", str(tmp_path / "fix.json"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "call markup in content" in done.stdout
     assert json.loads((tmp_path / "fix.json").read_text())["faults"] == []
@@ -162,7 +162,7 @@ def test_a_scripted_fix(tmp_path: Path) -> None:
 def test_cached_turns(tmp_path: Path) -> None:
     with GrammarServer() as server:
         args = ("--url", server.url, "--tokens", "20000", "--turns", "3", "--json", str(tmp_path / "c.json"))
-        done = run("cached_turns.py", *args)
+        done = run("cached_turns", *args)
     assert "cached share 1.0000 at least" in done.stdout, done.stdout + done.stderr
     [found] = json.loads((tmp_path / "c.json").read_text())
     assert {name: len(each) for name, each in found["seconds"].items()} == dict.fromkeys(
@@ -192,7 +192,7 @@ def test_prompts_of_a_fix_only_grow(tmp_path: Path, byte_tokenizer: Tokenizer, f
         return list(byte_tokenizer.encode(text).ids)
 
     with GrammarServer(encode) as server:
-        done = run("training.py", "--url", server.url, "--tokenizer", str(tmp_path / "tokenizer.json"))
+        done = run("training", "--url", server.url, "--tokenizer", str(tmp_path / "tokenizer.json"))
     assert done.returncode == (0 if faithful else 1), done.stdout + done.stderr
     assert "10 of 10 turns have tokens" in done.stdout
     assert done.stdout.count("| equal | equal | equal |") == (9 if faithful else 8)
@@ -244,7 +244,8 @@ def test_an_appliance_run_from_start_to_end(tmp_path: Path) -> None:
     machine.play |= {"prefixes": True, "faults": ["quoted tags"], "mind": "random"}
     words = ["--out", str(out), "--seconds", "170", "--", *machine.words()[1:]]
     done = subprocess.run(
-        [sys.executable, str(FOLDER / "appliance.py"), *words],
+        [sys.executable, "-m", "benchmarks.gpu.appliance", *words],
+        cwd=ROOT,
         env={**os.environ, **machine.env()},
         capture_output=True,
         text=True,
