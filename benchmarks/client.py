@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.client_report import Result, Sample, Target, goals, ratio, table, verdicts
+from benchmarks.common import write_json
 from benchmarks.peers import Absent, python_with
 
 NAMES = {
@@ -247,9 +248,7 @@ def main() -> int:
             {**asdict(r), "medians": {m: r.measured(m) for m in ("median", "p90", "growth")}} for r in results
         ]
         verdict = [{**asdict(t), "verdict": t.verdict(results)} for t in TARGETS]
-        options.json.write_text(
-            json.dumps({"conditions": on, "results": found, "targets": verdict}, indent=1) + "\n"
-        )
+        write_json(options.json, {"conditions": on, "results": found, "targets": verdict})
     return 0
 
 

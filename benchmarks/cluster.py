@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster_driver import GRADINGS, SAMPLES, count_results, instances_of
-from benchmarks.common import say
+from benchmarks.common import say, write_json
 
 from m3agent.evals.data.run_folder import RESULT, RunFolder
 from tests.servers.ray_nodes import RayNodes, ray_nodes
@@ -185,7 +185,7 @@ def main() -> None:
         print(f"WRONG: {fault}")
     if options.json:
         kills = [{"seconds": at, "killed": what} for at, what in simulation.kills]
-        options.json.write_text(json.dumps({**figures, "wrong": wrong, "kills": kills}, indent=2) + "\n")
+        write_json(options.json, {**figures, "wrong": wrong, "kills": kills})
     raise SystemExit(1 if wrong else 0)
 
 

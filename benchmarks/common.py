@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import AnyStr
 
@@ -75,6 +76,12 @@ def name_of(clone: Path) -> str:
 def say(text: str) -> None:
     """Print a note to standard error at once."""
     print(text, file=sys.stderr, flush=True)
+
+
+def write_json(file: Path | None, value: object) -> None:
+    """Write results into the file of `--json`, if one is given."""
+    if file is not None:
+        file.write_text(json.dumps(value, indent=1, default=asdict) + "\n")
 
 
 def communicated(process: subprocess.Popen[AnyStr], seconds: float) -> tuple[AnyStr, AnyStr, bool]:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import platform
 import random
@@ -34,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.common import commit_all, git
+from benchmarks.common import commit_all, git, write_json
 from benchmarks.context_peers import (
     GITINGEST,
     REPOMIX,
@@ -275,10 +274,10 @@ def main() -> int:
         judged = [(target, target.verdict(by_name)) for target in TARGETS]
         found = {
             "conditions": asdict(conditions),
-            "results": [asdict(result) for result in results],
+            "results": results,
             "targets": [{**asdict(target), "measured": got[0], "verdict": got[1]} for target, got in judged],
         }
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_json(options.json, found)
     return 0
 
 

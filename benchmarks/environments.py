@@ -23,11 +23,11 @@ import tarfile
 import tempfile
 import time
 import urllib.request
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import communicated, git, name_of, say
+from benchmarks.common import communicated, git, name_of, say, write_json
 from packaging.utils import InvalidSdistFilename, parse_sdist_filename
 from packaging.version import Version
 
@@ -232,8 +232,7 @@ def main() -> None:
             row = measure(name, version, repository, args.limit)
             rows.append(row)
             say(f"{row.name} {row.version}: {row.tests} tests, {len(row.errors)} errors, {row.seconds:.0f} s")
-            if args.json:
-                args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+            write_json(args.json, rows)
     print(table(rows))
 
 

@@ -34,7 +34,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import git, say
+from benchmarks.common import git, say, write_json
 from benchmarks.peers import python_with
 
 from m3agent.agent.settings.settings import state_dir
@@ -240,8 +240,7 @@ def main() -> None:
     for name, result in found.items():
         print(f"{name}: {len(result['resolved'])} of {len(instances)} reference patches are resolved")
     print(f"m3agent: {found['m3agent']['layers']} layers for {len(instances)} instances")
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    write_json(options.json, found)
 
 
 if __name__ == "__main__":

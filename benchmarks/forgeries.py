@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import say
+from benchmarks.common import say, write_json
 
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.data.instance import Environment, Instance
@@ -179,8 +178,7 @@ def main() -> None:
     judges = (*options.judges, *(["official"] if options.official else []))
     rows = asyncio.run(judge_all(judges, options.only, options.workers))
     print(tables(rows, judges))
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    write_json(options.json, rows)
     sys.exit(any(row.wrong for row in rows))
 
 

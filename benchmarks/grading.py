@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import say
+from benchmarks.common import say, write_json
 from benchmarks.peers import python_with
 
 from m3agent.agent.settings.settings import state_dir
@@ -188,8 +188,7 @@ def main() -> None:
             tuple(one["resolved"]) for one in found if one["patches"] == kind and "official" in one["name"]
         }
         print(f"verdicts by the official rules, {kind}: {'equal' if len(same) == 1 else 'they differ'}")
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    write_json(options.json, found)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import name_of, say
+from benchmarks.common import name_of, say, write_json
 from benchmarks.mined import with_tests_of
 from benchmarks.mining import mine, open_history
 
@@ -140,8 +140,7 @@ def main() -> None:
         for row in rows_of(clone, options.before.resolve(), most, options.suite):
             print(row.line(), flush=True)
             rows.append(row)
-            if options.json is not None:
-                options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+            write_json(options.json, rows)
     if not rows:
         raise SystemExit("no fix counts")
     before, now = zip(*(row.seconds for row in rows), strict=True)

@@ -11,14 +11,13 @@ parent commit with a part of those tests, and the commit's message. Its patch is
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.common import Fixed, commit_all, run_fix, run_tests, write_out
+from benchmarks.common import Fixed, commit_all, run_fix, run_tests, write_json, write_out
 from benchmarks.holdback import Files, functions_of, without_checks, without_functions
 from benchmarks.mining import Repair, mine, open_history
 
@@ -239,8 +238,7 @@ def main() -> None:
             for row in rows_of(repository, Path(name), most, options):
                 print(line_of(row), flush=True)
                 rows.append(row)
-                if options.json:
-                    options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+                write_json(options.json, rows)
     if options.list:
         print(f"{len(rows)} tasks")
         return

@@ -21,10 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import IDENTITY, name_of, say
+from benchmarks.common import IDENTITY, name_of, say, write_json
 
 WRONG = frozenset({"failed", "unverified"})
 """The verdicts that are right for a patch that must not be trusted."""
@@ -300,8 +300,7 @@ def main() -> None:
             print(rows[-1].line(), flush=True)
             if noticed is None and rows[-1].verdict == "verified":
                 noticed = flips_are_noticed(Path(folder))
-    if given.json is not None:
-        given.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    write_json(given.json, rows)
     right = sum(row.right for row in rows)
     print(f"\n{right} of {len(rows)} verdicts are right; flipped bytes are noticed: {noticed}")
     sys.exit(0 if right == len(rows) and noticed and all(row.held is not False for row in rows) else 1)

@@ -11,16 +11,17 @@ repository without its whole history is refused.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, quantiles
+
+from benchmarks.common import write_json
 
 from m3agent.agent.context.checkout import Checkout, quick_checkout
 from m3agent.agent.context.pack import pack
@@ -189,8 +190,7 @@ def main() -> int:
         f"the last {options.commits} commits of the first-parent line of each; tokens are taken for bytes\n"
     )
     print(table(replays))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(one) for one in replays], indent=1) + "\n")
+    write_json(options.json, replays)
     return 0
 
 

@@ -10,13 +10,12 @@ patch's changes of test files are ignored. `gold/` is never read.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import commit_all, git, run_fix, run_tests
+from benchmarks.common import commit_all, git, run_fix, run_tests, write_json
 
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
@@ -86,8 +85,7 @@ def main() -> None:
             flush=True,
         )
     print(f"{sum(row['resolved'] for row in rows)} of {len(rows)} resolved")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
+    write_json(options.json, rows)
 
 
 if __name__ == "__main__":

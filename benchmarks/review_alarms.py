@@ -10,7 +10,6 @@ are read. The program prints each alarm with its lines, then a table in Markdown
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections import Counter
@@ -19,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
-from benchmarks.common import name_of
+from benchmarks.common import name_of, write_json
 from benchmarks.mining import REPAIRS, open_history
 
 from m3agent.agent.verify.changed_tests import only_adds
@@ -153,7 +152,7 @@ def main() -> None:
             for commit, found in one.alarms.items()
             for each in found
         ]
-        given.json.write_text(json.dumps(lines, indent=1))
+        write_json(given.json, lines)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.common import say
+from benchmarks.common import say, write_json
 
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.data.fields import Fields
@@ -162,8 +162,7 @@ async def main() -> None:
     ends = time.monotonic() + 60 * arguments.minutes
     for wanted in every:
         await build(wanted, environments, ends)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(each) for each in every], indent=1))
+    write_json(arguments.json, every)
     print(table(every))
     for each in every:
         if each.problem:

@@ -28,6 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import write_json
 from benchmarks.peers import Absent, python_with
 from benchmarks.sandbox_report import OURS, Row, Target, bars, table
 
@@ -603,9 +604,7 @@ def main() -> int:
         targets = [
             {**vars(t), "measured": t.verdict(rows)[0], "verdict": t.verdict(rows)[1]} for t in TARGETS
         ]
-        options.json.write_text(
-            json.dumps({"machine": machine, "rows": found, "targets": targets}, indent=1) + "\n"
-        )
+        write_json(options.json, {"machine": machine, "rows": found, "targets": targets})
     return 0
 
 

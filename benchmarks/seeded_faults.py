@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.common import commit_all, name_of, run_fix, say, write_out
+from benchmarks.common import commit_all, name_of, run_fix, say, write_json, write_out
 from benchmarks.mining import open_history
 
 from m3agent.agent.fix.sandbox_setup import with_environment
@@ -329,8 +328,7 @@ async def measure(clone: Path, options: argparse.Namespace, rows: list[Row]) -> 
             done = row if options.list else await project.repaired(row, tree, red, options.seconds)
             rows.append(done)
             print(line_of(done), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+            write_json(options.json, rows)
 
 
 def line_of(row: Row) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import math
 import random
 import re
@@ -24,8 +23,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from benchmarks.common import write_json
 
 from m3agent.agent.context.languages import is_code
 from m3agent.agent.context.rules import reason_by_content, reason_by_name
@@ -328,8 +329,7 @@ def main() -> None:
                 )
             )
     print(report(results, percents, arguments.budget))
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    write_json(arguments.json, results)
 
 
 if __name__ == "__main__":

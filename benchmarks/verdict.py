@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.common import name_of, say
+from benchmarks.common import name_of, say, write_json
 from benchmarks.mining import open_history
 
 from m3agent.agent.settings.settings import RERUNS
@@ -164,8 +163,7 @@ def main() -> None:
             rows.append(row)
             say(table([row]).splitlines()[-1])
     print(table(rows))
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    write_json(options.json, rows)
 
 
 if __name__ == "__main__":

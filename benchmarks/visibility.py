@@ -26,19 +26,19 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import json
 import os
 import re
 import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 from unittest import mock
 
+from benchmarks.common import write_json
 from benchmarks.context_peers import (
     AIDER_MAP,
     Packer,
@@ -414,8 +414,7 @@ def main() -> None:
         for row in rows:
             if not row.code:
                 print(f"{row.tool} {row.tokens:>7,} {row.repository:20.20} {row.commit} {row.title:.80}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    write_json(arguments.json, rows)
 
 
 if __name__ == "__main__":

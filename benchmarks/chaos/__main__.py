@@ -14,18 +14,16 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
-import json
 import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
 from benchmarks.chaos.faults import KINDS, Plan, barred, plan_of
 from benchmarks.chaos.run import Result, play
-from benchmarks.common import say
+from benchmarks.common import say, write_json
 
 
 def plans(seed: int, runs: int, kinds: Sequence[str]) -> Iterator[Plan]:
@@ -97,8 +95,7 @@ def main() -> int:
         f"{today}: seed {options.seed}, {len(results)} runs in {time.monotonic() - started:.0f} s, {wrong} with "
         f"violations; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n\n{table(results)}"
     )
-    if options.json:
-        options.json.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n")
+    write_json(options.json, results)
     return 1 if wrong else 0
 
 

@@ -11,13 +11,12 @@ found at least nine tenths of their first prompt in the cache.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.common import commit_all
+from benchmarks.common import commit_all, write_json
 from benchmarks.gpu.fix import FERRY, LINES, run_fix
 from benchmarks.gpu.proxy import ScriptingProxy
 
@@ -56,8 +55,7 @@ def main() -> int:
             f"attempt {row['attempt']}: prompt {row['prompt_tokens']:,}, cached {share}, "
             f"first token after {row['first_token_seconds']:.2f} s"
         )
-    if options.json is not None:
-        options.json.write_text(json.dumps({"rows": rows, "exit": code}, indent=1))
+    write_json(options.json, {"rows": rows, "exit": code})
     shared = all((row["cached_share"] or 0) >= LEAST_CACHED for row in rows if row["attempt"] > 1)
     return 0 if code == 0 and shared and len(rows) == options.attempts else 1
 

@@ -19,11 +19,13 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
+
+from benchmarks.common import write_json
 
 from m3agent.serving.check.prefix_probe import examine
 from m3agent.serving.client.client import Client
@@ -198,8 +200,7 @@ async def run(options: argparse.Namespace) -> int:
         text = text[: int(len(text) * tokens / await asyncio.to_thread(count, endpoint, text))]
         lengths.append(await measure(endpoint, text, tokens, options.turns))
         print(row(lengths[-1]), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(length) for length in lengths], indent=1))
+    write_json(options.json, lengths)
     return 0 if all(map(fine, lengths)) else 1
 
 

@@ -23,7 +23,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import commit_all
+from benchmarks.common import commit_all, write_json
 from benchmarks.gpu.proxy import ScriptingProxy
 
 from m3agent.serving.wire import Call, parse, write
@@ -82,8 +82,7 @@ def main() -> int:
         code, events = run_fix(repo, proxy.url, "--thinking", options.thinking)
     faults = problems(events, proxy)
     show(events, proxy, faults)
-    if options.json is not None:
-        options.json.write_text(json.dumps({"events": events, "faults": faults}, indent=1))
+    write_json(options.json, {"events": events, "faults": faults})
     return 1 if faults or code else 0
 
 

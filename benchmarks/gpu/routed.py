@@ -28,11 +28,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import commit_all
+from benchmarks.common import commit_all, write_json
 from benchmarks.gpu.cached_turns import python_source
 from benchmarks.gpu.fix import FERRY, LINES
 from benchmarks.gpu.proxy import CHAT, ScriptingProxy
@@ -331,10 +331,7 @@ def main() -> int:
             options.keep.mkdir(parents=True, exist_ok=True)
             for path in (*folder.glob("*.log"), *folder.glob("*.events")):
                 shutil.copy(path, options.keep)
-    if options.json is not None:
-        options.json.write_text(
-            json.dumps({"killed": killed, "sessions": [asdict(each) for each in found]}, indent=1)
-        )
+    write_json(options.json, {"killed": killed, "sessions": found})
     return 0 if fine else 1
 
 
