@@ -252,11 +252,6 @@ async def left_in(api: Any, container: str) -> int:
 # -- installing the peers -------------------------------------------------------------------------------------------
 
 
-def install_peers(folder: Path) -> Path:
-    """Install both peers into a virtual environment, and return its Python. Raises Absent."""
-    return python_with(folder, PINNED)
-
-
 def peer_server(folder: Path) -> list[str]:
     """Return mount options that add SWE-ReX's server to the image: its packages and its command."""
     packages = next(folder.glob("lib/python3*/site-packages"))
@@ -506,7 +501,7 @@ async def run(options: argparse.Namespace, scratch: Path) -> tuple[list[Row], di
     if wanted_peers:
         folder = options.peers or scratch / "peers"
         try:
-            python = await asyncio.to_thread(install_peers, folder)
+            python = await asyncio.to_thread(python_with, folder, PINNED)
         except Absent as error:
             absent = dict.fromkeys(wanted_peers, str(error))
         else:

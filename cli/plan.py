@@ -173,11 +173,20 @@ def plan(
 
 def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: bool, as_json: bool) -> None:
     from m3agent.serving.plan.planner import plans, refusals
+    from m3agent.serving.plan.recipe import LICENCE
 
     ways = plans(fleet, wish, prices)
     refused = [] if ways and not as_json else refusals(fleet, wish)
     if as_json:
-        _print_json(fleet, wish, ways, refused)
+        print_json(
+            {
+                "gpus": str(fleet),
+                "licence": LICENCE,
+                "wish": dataclasses.asdict(wish),
+                "plans": [plan.json() for plan in ways],
+                "refusals": [dataclasses.asdict(refusal) for refusal in refused],
+            }
+        )
     elif ways:
         known = _serve_knows(fleet, local=local)
         _show(fleet, wish, ways, serve_options(str(fleet), wish, local=local) if known else None)
@@ -445,17 +454,3 @@ def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool
         print_bytes("".join(f"{known}\n" for known in names).encode())
     else:
         print_bytes(recipe_text(name, context=context, vision=vision).encode())
-
-
-def _print_json(fleet: Fleet, wish: PlanRequest, ways: list[Plan], refused: list[Refusal]) -> None:
-    from m3agent.serving.plan.recipe import LICENCE
-
-    print_json(
-        {
-            "gpus": str(fleet),
-            "licence": LICENCE,
-            "wish": dataclasses.asdict(wish),
-            "plans": [plan.json() for plan in ways],
-            "refusals": [dataclasses.asdict(refusal) for refusal in refused],
-        }
-    )

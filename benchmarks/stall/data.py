@@ -10,17 +10,13 @@ Then pass `RUNS/evaluation/java/verified` to the scripts here: 448 runs of SWE-a
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 WINDOWS = HERE / "windows.json"
-SEED = 7
 COUNT = 100
-SHORTEST, LONGEST = 10, 24
-"""Least and most steps of a window: enough to see a loop, and few enough for a person to read."""
 
 
 @dataclass(frozen=True)
@@ -84,27 +80,6 @@ def read_runs(folder: Path) -> Iterator[Run]:
         yield Run(f"{submission.name}/{path.stem}", steps, ended, path.stem in resolved[submission])
 
 
-def choose_windows(runs: Sequence[Run]) -> list[Window]:
-    """Choose a hundred windows at random: one in each resolved run that is long enough, and the others half from each
-    remaining outcome.
-    """
-    rng = random.Random(SEED)
-    long_enough = [run for run in runs if len(run.steps) >= SHORTEST]
-    groups = {
-        outcome: [run for run in long_enough if run.outcome == outcome]
-        for outcome in ("resolved", "unresolved", "other")
-    }
-    chosen = list(groups["resolved"])
-    for outcome, share in (("other", (COUNT - len(chosen)) // 2), ("unresolved", COUNT)):
-        chosen += rng.sample(groups[outcome], min(share, COUNT - len(chosen)))
-    windows = []
-    for run in chosen:
-        steps = min(len(run.steps), LONGEST)
-        windows.append(Window(run.name, rng.randint(0, len(run.steps) - steps), steps))
-    rng.shuffle(windows)
-    return windows
-
-
 def read_windows() -> list[Window]:
     """Return the labelled windows."""
     return [Window(**each) for each in json.loads(WINDOWS.read_text())]
@@ -114,12 +89,3 @@ def read_labels(number: int) -> list[int | None]:
     """Return the step at which the stall begins, by window, as reader 1 or 2 labelled it; None without a stall."""
     labels = json.loads((HERE / f"labels-{number}.json").read_text())
     return [labels[str(window)] for window in range(COUNT)]
-
-
-def kappa(first: Sequence[bool], second: Sequence[bool]) -> float:
-    """Return Cohen's kappa: the agreement of two readers beyond chance; 1 is complete agreement."""
-    total = len(first)
-    agreed = sum(a == b for a, b in zip(first, second, strict=True)) / total
-    yes, also = sum(first) / total, sum(second) / total
-    chance = yes * also + (1 - yes) * (1 - also)
-    return (agreed - chance) / (1 - chance)

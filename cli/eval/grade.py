@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.cli.common import AsJson, argument, option, print_bytes, run, say
+from m3agent.cli.common import AsJson, argument, option, print_bytes, print_json, run, say
 from m3agent.cli.eval.app import Ids, Rows, Validation, counter, eval_app, load_rows, parts
 from m3agent.util.errors import UsageError
 from m3agent.util.sanitize import columns_of, print_note, print_text, printable_line
@@ -149,7 +148,9 @@ def eval_grade(
         )
     )
     if as_json:
-        print_bytes(_grades_json(grades))
+        found = [one.model_dump(mode="json") for one in grades]
+        differences = [one.instance_id for one in grades if one.differs]
+        print_json({"v": 1, "instances": found, "differences": differences})
     else:
         print_text(_grade_table(grades, columns_of(sys.stdout)), end="")
     raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in grades) else 0)
@@ -254,12 +255,3 @@ def _official(one: Graded) -> str:
     if one.official is None or one.official.resolved is None:
         return "-"
     return "resolved" if one.official.resolved else "unresolved"
-
-
-def _grades_json(found: list[Graded]) -> bytes:
-    value = {
-        "v": 1,
-        "instances": [one.model_dump(mode="json") for one in found],
-        "differences": [one.instance_id for one in found if one.differs],
-    }
-    return json.dumps(value, indent=2).encode() + b"\n"

@@ -5,7 +5,6 @@ The same command continues a run that stopped.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.settings.options import Flags, takes_settings
-from m3agent.cli.common import AsJson, option, print_bytes, run, say, settings_in, state_folder
+from m3agent.cli.common import AsJson, option, print_json, run, say, settings_in, state_folder
 from m3agent.cli.eval.app import Ids, Rows, Validation, eval_app, load_valid
 from m3agent.util.counted import counted
 from m3agent.util.errors import EnvironmentFault, UsageError
@@ -228,7 +227,7 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
         }
         if left == 0:
             figures |= {"resolved": counts[Verdict.RESOLVED], "counted": graded}
-        print_bytes(json.dumps(figures, indent=2).encode() + b"\n")
+        print_json(figures)
     if left:
         why = Counter(result.reason for result in results if result.verdict is Verdict.INFRA).most_common(1)
         told = f" Most often: {why[0][0].rstrip('.')}." if why else ""

@@ -174,14 +174,9 @@ async def candidates(
             told_at = time.monotonic()
             say(f"looked at {seen.commits} of {len(commits)} commits: {seen.candidates} candidates")
         if seen.commits % WINDOW == 0 or seen.commits == len(commits):
-            for candidate in by_score(window):
+            for candidate in sorted(window, key=lambda candidate: -candidate.score):
                 yield candidate
             window = []
-
-
-def by_score(window: Sequence[MinedCommit]) -> list[MinedCommit]:
-    """Return the candidates with the likeliest fix first; among equal scores the newest first."""
-    return sorted(window, key=lambda candidate: -candidate.score)
 
 
 async def create(

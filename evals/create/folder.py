@@ -186,13 +186,8 @@ def row_of(
         "statement_source": statement[1],
         "environment": {**environment, "test_cmd_full": f"{environment['test_cmd']} {tests}"},
         "repo_archive": f"repos/{folder_name(repo)}.shallow.git.tar.gz",
-        "repo_ref": ref_of(ident),
+        "repo_ref": f"refs/heads/base/{ident}",
     }
-
-
-def ref_of(ident: str) -> str:
-    """Return the ref of an instance's base in the repository's archive."""
-    return f"refs/heads/base/{ident}"
 
 
 def view(row: dict[str, Any]) -> dict[str, Any]:
