@@ -44,7 +44,6 @@ class EndpointUnreachable(ModelServerError):
         super().__init__(
             f"No answer from a model server at {host}: {shorten(reason)}; start the server or correct --endpoint."
         )
-        self.host = host
         self.reason = reason
 
 
@@ -54,7 +53,6 @@ class EndpointRefused(ModelServerError):
     Attributes:
         status: The HTTP status.
         text: The server's message.
-        host: The host and port.
         parameter: The request's parameter that the server names as the cause; empty if it names none.
     """
 
@@ -73,7 +71,6 @@ class EndpointRefused(ModelServerError):
         super().__init__(f"The model server at {host} answered {status}{said}; {advice}.")
         self.status = status
         self.text = text
-        self.host = host
         self.parameter = parameter
         self.retry_after = retry_after
         may_pass = status in _RETRIABLE_STATUSES or status >= 500
@@ -106,7 +103,6 @@ class WrongModel(ModelServerError):
 
     def __init__(self, host: str, why: str, names: str) -> None:
         super().__init__(f"The model server at {host} {why}: name one of {shorten(names)} with --model.")
-        self.host = host
 
 
 class StreamCut(ModelServerError):
@@ -119,7 +115,6 @@ class StreamCut(ModelServerError):
             f"The answer from the model server at {host} broke off: {shorten(reason)}; "
             "try again, and if it happens again see the server's log."
         )
-        self.host = host
         self.reason = reason
 
 
@@ -129,7 +124,6 @@ class ContextTooLong(ModelServerError):
     Attributes:
         limit: The size of the window in tokens; None if unknown.
         asked: The size of the request in tokens; None if unknown.
-        host: The host and port.
     """
 
     def __init__(self, limit: int | None, asked: int | None, *, host: str = "the endpoint") -> None:
@@ -141,7 +135,6 @@ class ContextTooLong(ModelServerError):
         )
         self.limit = limit
         self.asked = asked
-        self.host = host
 
 
 class ServerDied(ModelServerError):
@@ -152,7 +145,6 @@ class ServerDied(ModelServerError):
             f"The model server at {host} died while it answered: {shorten(reason)}; "
             "see its log, start it again, and resume the session."
         )
-        self.host = host
         self.reason = reason
 
 
@@ -164,7 +156,6 @@ class DeadlineExceeded(ModelServerError):
 
     def __init__(self, host: str) -> None:
         super().__init__(f"The model server at {host} did not finish its answer within the time limit.")
-        self.host = host
 
 
 def _advice(status: int) -> str:

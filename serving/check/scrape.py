@@ -7,7 +7,6 @@ https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -44,17 +43,13 @@ _WIDTH, _HEIGHT = 8, 7
 _COLUMNS = 3
 
 
-def scrape_config(
-    endpoint: Endpoint, *, credentials_file: str | None = None, labels: Mapping[str, str] | None = None
-) -> str:
+def scrape_config(endpoint: Endpoint, *, credentials_file: str | None = None) -> str:
     """Return YAML with one job of `scrape_configs`.
 
-    Args:
-        credentials_file: File with the key on Prometheus' machine, for servers that require one for metrics
-            (vLLM and SGLang do not).
+    `credentials_file` is on Prometheus' machine, for servers that require a key for metrics (vLLM and SGLang do not).
     """
     page = urlsplit(metrics_url(endpoint))
-    shown = {"engine": endpoint.flavour, "model": endpoint.model, **(labels or {})}
+    shown = {"engine": endpoint.flavour, "model": endpoint.model}
     job: dict[str, Any] = {"job_name": JOB, "metrics_path": page.path, "scrape_interval": "15s"}
     if page.scheme != "http":
         job["scheme"] = page.scheme

@@ -135,12 +135,11 @@ def vision_parameters() -> int:
     return _VISION_LAYERS * layer + patches + projector + merger
 
 
-def parameters(shape: LayerCounts = M3, *, vision: bool = True) -> int:
-    """Return the number of parameters; for `M3` with vision it is `TOTAL_PARAMETERS`."""
+def parameters(shape: LayerCounts = M3) -> int:
+    """Return the number of parameters, with vision; for `M3` it is `TOTAL_PARAMETERS`."""
     linear = _attention(shape, 1) + _feed_forward(shape, 1) + _experts(shape)
     router = shape.sparse * (HIDDEN * EXPERTS + EXPERTS)
-    text = linear + router + 2 * VOCABULARY * HIDDEN + _norms(shape)
-    return text + (vision_parameters() if vision else 0)
+    return linear + router + 2 * VOCABULARY * HIDDEN + _norms(shape) + vision_parameters()
 
 
 def weight_bytes(
