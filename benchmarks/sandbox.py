@@ -22,9 +22,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -421,23 +421,20 @@ async def rate_of_ours(sandboxes: Sequence[Sandbox], seconds: float) -> float:
 
 def rate_of_sdk(containers: Sequence[str], seconds: float) -> float:
     """Return shell calls per second through the SDK, with a thread and a client for each container."""
-    made = [0] * len(containers)
     end = time.perf_counter() + seconds
 
-    def calls(number: int) -> None:
-        api = connect()
-        while time.perf_counter() < end:
-            api.exec_start(api.exec_create(containers[number], ["sh", "-c", "true"])["Id"])
-            made[number] += 1
-        api.close()
+    def calls(container: str) -> int:
+        made = 0
+        with contextlib.closing(connect()) as api:
+            while time.perf_counter() < end:
+                api.exec_start(api.exec_create(container, ["sh", "-c", "true"])["Id"])
+                made += 1
+        return made
 
-    threads = [threading.Thread(target=calls, args=(number,)) for number in range(len(containers))]
     started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(made) / (time.perf_counter() - started)
+    with ThreadPoolExecutor(len(containers)) as pool:
+        made = sum(pool.map(calls, containers))
+    return made / (time.perf_counter() - started)
 
 
 async def parallel_row(
@@ -451,7 +448,7 @@ async def parallel_row(
 ) -> Row:
     """Measure shell calls per second of `count` sandboxes that all work at once."""
     names = [OURS if backend == "docker" else BWRAP for backend in backends]
-    samples: dict[str, list[float] | str] = {name: [] for name in (*names, SDK)}
+    samples: dict[str, list[float]] = {name: [] for name in (*names, SDK)}
     async with contextlib.AsyncExitStack() as stack:
         sandboxes = {}
         for backend in backends:
@@ -468,15 +465,10 @@ async def parallel_row(
             containers.append(await asyncio.to_thread(start_plain, api, *plain))
         for _ in range(rounds):
             for name, each in sandboxes.items():
-                add(samples[name], await rate_of_ours(each, seconds))
-            add(samples[SDK], await asyncio.to_thread(rate_of_sdk, containers, seconds))
+                samples[name].append(await rate_of_ours(each, seconds))
+            samples[SDK].append(await asyncio.to_thread(rate_of_sdk, containers, seconds))
     title = f"{count} sandboxes at once" if count > 1 else "1 sandbox"
     return Row(title, "calls/s", samples, more_is_better=True)
-
-
-def add(samples: list[float] | str, value: float) -> None:
-    assert isinstance(samples, list)
-    samples.append(value)
 
 
 # -- main -----------------------------------------------------------------------------------------------------------
