@@ -310,8 +310,8 @@ TIME_LIMITS = (1, 4, 16, 64)
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait until the condition holds, for at most 20 seconds. Raises `TimeoutError`."""
-    async with asyncio.timeout(20):
+    """Wait until the condition holds, for at most a minute. Raises `TimeoutError`."""
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the condition depends on another process
             await asyncio.sleep(0.01)
 

@@ -74,11 +74,7 @@ async def test_nothing_outlives_a_background_command_that_is_killed(box: Box) ->
     program = f"{INSIDE}\n{all_in_one('')}\nopen('ready', 'w').close()\n{HANG}"
     job = await box.sandbox.exec(["python3", "-c", program], background=True)
     assert job.job is not None
-
-    async def ready() -> bool:
-        return (await box.sandbox.exec(["test", "-e", "ready"])).exit == 0
-
-    await until(ready)
+    await until(lambda: box.has("ready"))
     await box.sandbox.kill(job.job)
     await gone(box.sandbox)
 

@@ -22,7 +22,7 @@ from m3agent.agent.repo.snapshot import scratch_folder, sweep_scratch
 from m3agent.sandbox.backends.factory import Backend
 from m3agent.sandbox.images.kept import REPOSITORY
 from tests.agent.scripted import Fixes, calls, says
-from tests.command_line import Process, Stream
+from tests.command_line import TIMEOUT, Process, Stream
 from tests.conftest import TIME_LIMITS, docker_here, later
 from tests.servers.packages import PackageIndex, reachable_index, wheel
 
@@ -171,7 +171,7 @@ def test_an_interruption_ends_everything(
     with started("exec", *where, "--", "sh", "-c", "echo on; sleep 300") as process:
         assert process.stdout.readline() == b"on\n"
         process.send_signal(number)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(TIMEOUT) == 130
     assert list((own_state / "state" / "scratch").iterdir()) == []
 
 
