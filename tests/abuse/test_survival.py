@@ -58,6 +58,8 @@ async def test_nothing_outlives_a_timeout(box: Box) -> None:
         assert time.monotonic() - started < limit + 60
         if done.stdout:
             break
+    else:
+        pytest.fail("it did not begin")
     assert (done.timed_out, done.stdout) == (True, b"ready\n"), done.stderr
     assert await survivors(box.sandbox) == []
 
@@ -90,6 +92,8 @@ async def test_nothing_outlives_commands_side_by_side(box: Box, end: str) -> Non
         every = await asyncio.gather(*running)
         if all(done.stdout for done in every):
             break
+    else:
+        pytest.fail("it did not begin")
     for done in every:
         assert (done.timed_out, done.stdout) == (end == "by-timeout", b"ready\n"), done.stderr
     left = await survivors(box.sandbox)

@@ -102,6 +102,8 @@ def test_a_timeout_is_124_with_the_output_so_far(run_in: Exec) -> None:
         assert time.monotonic() - started < limit + 60
         if done.stdout:
             break
+    else:
+        pytest.fail("it did not begin")
     assert (done.returncode, done.stdout) == (124, b"begun\n")
     assert f"timed out after {limit} s".encode() in done.stderr
 

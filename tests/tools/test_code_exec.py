@@ -110,6 +110,8 @@ async def test_over_its_time(bench: Bench) -> None:
         result = await bench.call("code_exec", code=program, timeout=limit)
         if "before" in result.content:
             break
+    else:
+        pytest.fail("it did not begin")
     assert result.content == f"timed out after {limit} s (processes killed)\nstdout:\nbefore"
     assert (result.is_error, result.exit_code, result.data["timed_out"]) == (True, 124, True)
 

@@ -282,6 +282,8 @@ async def test_the_whole_run_over_its_time(bench: Bench) -> None:
         result = await bench.call("test_runner", test_file=".", timeout=limit)
         if result.data["failed"]:
             break
+    else:
+        pytest.fail("it did not begin")
     assert result.content.startswith(f"1 passed, 1 failed, 0 errors, 0 skipped (timed out after {limit} s")
     assert result.data["failed"] == ["test_b.py::test_deaf"]
     assert f"    timed out after {limit} s" in result.content

@@ -55,9 +55,9 @@ def load(
 def refused(
     tracker: TrackerServer,
     kind: type[M3AgentError],
+    timeout: float = 20.0,
     /,
     spec: str = "owner/repo#1",
-    timeout: float = 20.0,
     **env: str,
 ) -> str:
     said: list[str] = []
@@ -343,7 +343,7 @@ class TestConnection:
     def test_a_server_that_takes_its_time(self, tracker: TrackerServer, way: str) -> None:
         tracker.pages[self.PATH] = getattr(tracker, way)
         started = time.monotonic()
-        assert "did not answer in time" in refused(tracker, EnvironmentFault, timeout=0.4)
+        assert "did not answer in time" in refused(tracker, EnvironmentFault, 0.4)
         assert time.monotonic() - started < 30
         assert len(tracker.visits) == 1
 

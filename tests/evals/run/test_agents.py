@@ -124,6 +124,8 @@ async def test_out_of_time_it_is_interrupted_and_its_diff_taken(task: Task, tmp_
         found = await deliver(task, tmp_path / str(limit), script, seconds=limit)
         if b"+early" in found.patch:
             break
+    else:
+        pytest.fail("it did not begin")
     assert found.timed_out
     assert b"+late" in found.patch and b"+early" in found.patch
 
@@ -152,6 +154,8 @@ async def test_a_stubborn_one_is_killed_with_what_left_its_group(tmp_path: Path)
         )
         if (tmp_path / "pid").exists():
             break
+    else:
+        pytest.fail("it did not begin")
     assert (end.exit_code, end.timed_out) == (137, True)
     assert not runs(int((tmp_path / "pid").read_text()))
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -218,7 +218,7 @@ async def test_a_stop_while_the_code_arrives_is_not_lost(
         go.wait()
 
     monkeypatch.setattr(node, "arrived", slow)
-    worker = Worker(instance(programs, "adder"), 1, cast("node.PartsOf", pytest.fail), b"sent")
+    worker = Worker(instance(programs, "adder"), 1, cast("Any", pytest.fail), b"sent")
     work = asyncio.create_task(worker.work())
     await arriving.wait()
     await worker.stop()

@@ -54,6 +54,8 @@ async def test_nothing_survives_a_timeout(sandbox_of: SandboxOf) -> None:
             assert time.monotonic() - started < limit + 60
             if done.stdout:
                 break
+        else:
+            pytest.fail("it did not begin")
         assert done.timed_out
         assert done.stdout == b"ready\n"
         assert await processes(sandbox) == []
