@@ -305,9 +305,13 @@ def others_later(names: Iterable[str], quick: Collection[str]) -> list[str | Par
     return [name if name in quick else later(name) for name in names]
 
 
+TIME_LIMITS = (1, 4, 16, 64)
+"""Time limits in seconds to try for a program that must begin and then be over its time: a start may take seconds."""
+
+
 async def until(condition: Callable[[], object]) -> None:
-    """Wait until the condition holds, for at most 20 seconds. Raises `TimeoutError`."""
-    async with asyncio.timeout(20):
+    """Wait until the condition holds, for at most a minute. Raises `TimeoutError`."""
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the condition depends on another process
             await asyncio.sleep(0.01)
 

@@ -99,6 +99,10 @@ class Box:
         """Assert that the sandbox answers, works, and holds no process but the supervisor."""
         assert await survivors(self.sandbox) == []
 
+    async def has(self, path: str) -> bool:
+        """Whether a file exists in the sandbox."""
+        return (await self.sandbox.exec(["test", "-e", path])).exit == 0
+
     async def close(self) -> None:
         """End the sandbox, whatever its state."""
         if self._sandbox is not None:
@@ -116,8 +120,8 @@ async def survivors(sandbox: Sandbox) -> list[str]:
 
 
 async def until(found: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until `found` returns true, for at most 20 seconds."""
-    async with asyncio.timeout(20):
+    """Wait until `found` returns true, for at most a minute."""
+    async with asyncio.timeout(60):
         for wait in itertools.repeat(0.02):
             if await found():
                 return

@@ -44,8 +44,8 @@ REFUSABLE = {"link-to-descriptors", "file-for-the-folder", "folder-closed", "fol
 )
 async def test_the_next_program_runs_untouched(box: Box, tmp_path: Path, spoil: str) -> None:
     async def call(code: str) -> ToolResult:
-        async with asyncio.timeout(30):
-            return await Toolset(box.sandbox, tmp_path).call("code_exec", {"code": code, "timeout": 10}, 1)
+        async with asyncio.timeout(90):
+            return await Toolset(box.sandbox, tmp_path).call("code_exec", {"code": code, "timeout": 60}, 1)
 
     assert (await call("print('first')")).content == "exit code: 0\nstdout:\nfirst"
     await call(f"{INSIDE}\n{SPOIL[spoil]}")

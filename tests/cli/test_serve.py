@@ -27,6 +27,7 @@ from m3agent.serving.plan.planner import plans
 from tests import command_line
 from tests.command_line import Process, run
 from tests.conftest import later, python_program
+from tests.servers.ports import free_ports
 from tests.serving.launch.test_checkpoint import folder_of, with_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.linux]
@@ -51,12 +52,6 @@ def wait_for(condition: Callable[[], object], process: Process | None = None) ->
         time.sleep(0.05)
 
 
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
-
-
 class Machine:
     """A machine that reports one or more H200, with `vllm` on PATH."""
 
@@ -75,7 +70,7 @@ class Machine:
             folder,
             with_text(moe_layer_freq=[0, 1], sparse_attention_config={"sparse_attention_freq": [0, 1]}),
         )
-        self.port = free_port()
+        [self.port] = free_ports(1)
         self.play: dict[str, Any] = {"log": str(LOGS / "vllm-good-run.log")}
         self.processes: list[Process] = []
 
@@ -322,7 +317,7 @@ def test_a_second_server_takes_the_other_gpus_or_is_refused(machine: Machine) ->
     assert first.devices == ("0",)
     environment = json.loads((machine.folder_of_server() / "environment.json").read_text())
     assert (environment["CUDA_VISIBLE_DEVICES"], environment["CUDA_DEVICE_ORDER"]) == ("0", "PCI_BUS_ID")
-    refused = machine.serve("--port", str(free_port()))
+    refused = machine.serve("--port", str(free_ports(1)[0]))
     assert refused.returncode == 4
     assert (
         f"GPU 0 is in use by an m3agent server (vllm at {first.url}, ready, process {process.pid})"

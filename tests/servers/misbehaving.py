@@ -117,7 +117,7 @@ class MisbehavingServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        if not self._ready.wait(10):
+        if not self._ready.wait(60):
             raise RuntimeError("the test server did not start")
         return self
 

@@ -6,13 +6,14 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from tests.servers.ports import free_ports
 
 START_SECONDS = 90
 """How long a node may take to start."""
@@ -98,18 +99,3 @@ def ray_nodes(
     finally:
         made.stop()
         shutil.rmtree(sockets, ignore_errors=True)  # Ray's processes may still write there
-
-
-def free_ports(count: int) -> list[int]:
-    """Return free ports below those of Ray's workers (from 10002 on)."""
-    found: list[int] = []
-    for port in range(7000 + os.getpid() % 2900, 10000):  # start at another port in each process
-        with socket.socket() as trial:
-            try:
-                trial.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError("no port is free")

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from tests.servers.ports import free_ports
+
 PATIENCE = 30.0  # seconds for nodes to start, and for jobs to end
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 
@@ -90,7 +92,7 @@ class OwnSlurm:
         self._until(lambda: not self.run("squeue", "--noheader"), "jobs are left")
 
     def _start(self) -> None:
-        at, ports = self.folder, _free_ports(3)
+        at, ports = self.folder, free_ports(3)
         (at / "state").mkdir()
         for number in range(4):
             (at / f"gpu{number}").touch()
@@ -139,9 +141,3 @@ class OwnSlurm:
 
 def _path() -> str:
     return f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(one.getsockname()[1]) for one in sockets]

@@ -78,7 +78,7 @@ class Worker:
         self._instance, self._number, self._parts_of, self._sent = instance, number, parts_of, sent
         self._news: list[News] = []
         self._more = asyncio.Event()
-        self._making: asyncio.Task[tuple[AttemptRecord, bytes]] | None = None
+        self._making: asyncio.Task[FinishedAttempt] | None = None
 
     async def work(self) -> FinishedAttempt | None:
         """Make the attempt."""
@@ -87,12 +87,15 @@ class Worker:
         def tell(kind: str, what: str) -> None:  # other threads call it, too
             loop.call_soon_threadsafe(self._tell, kind, what)
 
+        self._making = asyncio.create_task(self._work(tell))
         try:
-            return await self._work(tell)
+            return await self._making
+        except asyncio.CancelledError:
+            return None
         finally:
             self._tell("end", "")
 
-    async def _work(self, tell: Callable[[str, str], None]) -> FinishedAttempt | None:
+    async def _work(self, tell: Callable[[str, str], None]) -> FinishedAttempt:
         state, instance = state_dir(os.environ), self._instance
         if self._sent is not None:
             task = await asyncio.to_thread(arrived, instance.task, self._sent, state)
@@ -105,11 +108,7 @@ class Worker:
             )
             parts = self._parts_of(listener.say)
             attempt = EvalAttempt(instance, self._number, place, parts, listener, (lock,))
-            self._making = asyncio.create_task(attempt.make())
-            try:
-                result, patch = await self._making
-            except asyncio.CancelledError:
-                return None
+            result, patch = await attempt.make()
             return FinishedAttempt(result, patch, await asyncio.to_thread(packed, place))
 
     async def news(self, after: int) -> list[News]:

@@ -72,7 +72,6 @@ class Settled:
     def __getattr__(self, name: str) -> Any:
         async def call(**arguments: Any) -> Any:
             answer = await getattr(self._agent, name)(**arguments)
-            await asyncio.sleep(0.2)  # the agent announces some changes just after its answer
             running = [
                 task for task in asyncio.all_tasks() if task.get_name() == "acp.Connection.notification"
             ]

@@ -224,7 +224,7 @@ def test_ended_between_push_and_pull_request(
     process = Process(*untested.arguments(server, "#12"))
     assert reached.wait(120)
     process.send_signal(by)
-    _, stderr = process.communicate(timeout=20)
+    _, stderr = process.communicate()
     assert process.returncode == (130 if by is signal.SIGINT else -signal.SIGKILL)
     assert b"Traceback" not in stderr
     assert untested.pushed == ["m3agent/12"]
@@ -416,7 +416,7 @@ async def test_a_remote_that_never_answers(
         await task
     assert cancelled or "did not answer 'git ls-remote' within 0.3 seconds" in str(caught.value)
     stat = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < deadline, "what git started goes with it"
 

@@ -329,7 +329,7 @@ def test_interrupting_keeps_the_session_and_leaves_nothing_running(
     while not [e for e in of_type(own_state, "call.started") if e["call"] == 2]:
         time.sleep(0.02)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=20)
+    _, stderr = process.communicate()
     assert process.returncode == 130, stderr
     assert b"Traceback" not in stderr
     last = events(own_state)[-1]
@@ -386,7 +386,7 @@ def test_an_engine_that_dies_midway_is_exit_3(
         assert process.poll() is None
         time.sleep(0.02)
     own_engine.kill()
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate()
     assert process.returncode == 3, stderr
     assert b"Traceback" not in stderr
     last = events(own_state)[-1]
@@ -423,7 +423,7 @@ def test_interrupting_the_embedded_engine_is_quiet(make_repo: MakeRepo, own_stat
     ):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=20)
+    stdout, stderr = process.communicate()
     assert (process.returncode, stdout) == (130, b"")
     assert b"Traceback" not in stderr
     assert b"interrupted" in stderr

@@ -117,7 +117,7 @@ def test_killed_between_a_result_and_its_telling(fixes: Fixes) -> None:
 def test_interrupted_by_the_user(fixes: Fixes) -> None:
     process = fixes.waiting(UNTESTED, [FIX, Silence()])
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate()
     assert process.returncode == 130
     done = fixes.resume([NOT_TESTED], "--json", code=1)
     assert "unverified" in done.stderr, "as with fix --json, people are told as well"

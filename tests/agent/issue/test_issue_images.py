@@ -30,16 +30,16 @@ def tracker() -> Iterator[TrackerServer]:
         yield running
 
 
-def load(tracker: TrackerServer, body: str, said: list[str] | None = None) -> Issue:
+def load(tracker: TrackerServer, body: str, said: list[str] | None = None, timeout: float = 20.0) -> Issue:
     tracker.add_issue(body=body)
     say = said.append if said is not None else lambda _: None
-    return load_issue("owner/repo#1", github_api=tracker.url, env={}, say=say, timeout=0.4)
+    return load_issue("owner/repo#1", github_api=tracker.url, env={}, say=say, timeout=timeout)
 
 
-def left_out(tracker: TrackerServer, url: str) -> str:
+def left_out(tracker: TrackerServer, url: str, timeout: float = 20.0) -> str:
     """Return the reason for which the only image of an issue was left out."""
     said: list[str] = []
-    assert load(tracker, f"![x]({url})", said).images == ()
+    assert load(tracker, f"![x]({url})", said, timeout).images == ()
     (reason,) = [line for line in said if "is left out" in line]
     return reason
 
@@ -130,7 +130,7 @@ def test_invalid_images_are_left_out(tracker: TrackerServer) -> None:
     for name in ("huge", "endless"):
         assert "larger than 5 MiB" in left_out(tracker, f"/{name}")
     for name in ("silent", "dripping"):
-        assert "did not answer in time" in left_out(tracker, f"/{name}")
+        assert "did not answer in time" in left_out(tracker, f"/{name}", 0.4)
     assert "connection to its server failed" in left_out(tracker, "/cut")
     assert "redirects in a loop" in left_out(tracker, "/circle")
     assert "answered 404" in left_out(tracker, "/missing")

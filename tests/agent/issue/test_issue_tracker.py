@@ -41,18 +41,28 @@ def elsewhere() -> Iterator[TrackerServer]:
 
 
 def load(
-    tracker: TrackerServer, spec: str = "owner/repo#1", /, said: list[str] | None = None, **env: str
+    tracker: TrackerServer,
+    spec: str = "owner/repo#1",
+    /,
+    said: list[str] | None = None,
+    timeout: float = 20.0,
+    **env: str,
 ) -> Issue:
     say = said.append if said is not None else lambda _: None
-    return load_issue(spec, github_api=tracker.url, env=env, say=say, timeout=0.4)
+    return load_issue(spec, github_api=tracker.url, env=env, say=say, timeout=timeout)
 
 
 def refused(
-    tracker: TrackerServer, kind: type[M3AgentError], /, spec: str = "owner/repo#1", **env: str
+    tracker: TrackerServer,
+    kind: type[M3AgentError],
+    timeout: float = 20.0,
+    /,
+    spec: str = "owner/repo#1",
+    **env: str,
 ) -> str:
     said: list[str] = []
     with pytest.raises(kind) as caught:
-        load(tracker, spec, said=said, **env)
+        load(tracker, spec, said=said, timeout=timeout, **env)
     sentence = str(caught.value)
     assert "\n" not in sentence and sentence.endswith(".")
     assert not any(SECRET in text for text in (sentence, *said, repr(caught.value)))
@@ -333,7 +343,7 @@ class TestConnection:
     def test_a_server_that_takes_its_time(self, tracker: TrackerServer, way: str) -> None:
         tracker.pages[self.PATH] = getattr(tracker, way)
         started = time.monotonic()
-        assert "did not answer in time" in refused(tracker, EnvironmentFault)
+        assert "did not answer in time" in refused(tracker, EnvironmentFault, 0.4)
         assert time.monotonic() - started < 30
         assert len(tracker.visits) == 1
 
@@ -360,7 +370,7 @@ class TestGitLab:
         ]
         tracker.pages[f"{self.PATH}/notes"] = Page(notes)
         tracker.pages["/group/sub/repo/uploads/ab/shot.png"] = Page(PNG)
-        issue = load_issue(spec, env={"GITLAB_TOKEN": SECRET, "GITLAB_HOST": tracker.host}, timeout=0.4)
+        issue = load_issue(spec, env={"GITLAB_TOKEN": SECRET, "GITLAB_HOST": tracker.host})
         assert issue.text == (
             "# Wrong sums\n\nSee ![shot](/uploads/ab/shot.png)\n\n\n## Comment by alice\n\nMe too.\n"
         )
@@ -372,16 +382,14 @@ class TestGitLab:
         spec = self.issue(tracker)
         tracker.pages[f"{self.PATH}/notes"] = Page({"message": "401 Unauthorized"}, 401)
         said: list[str] = []
-        issue = load_issue(
-            spec, env={"GITLAB_TOKEN": SECRET, "GITHUB_TOKEN": SECRET}, say=said.append, timeout=0.4
-        )
+        issue = load_issue(spec, env={"GITLAB_TOKEN": SECRET, "GITHUB_TOKEN": SECRET}, say=said.append)
         assert issue.text == "# Wrong sums\n\nIt fails.\n"
         assert SECRET not in json.dumps([visit.headers for visit in tracker.visits])
         assert any(f"set GITLAB_HOST to {tracker.host} and GITLAB_TOKEN" in line for line in said)
 
     def test_missing(self, tracker: TrackerServer) -> None:
         with pytest.raises(UsageError, match="has no issue group/sub/repo#3") as caught:
-            load_issue(f"{tracker.url}/group/sub/repo/-/issues/3", timeout=0.4)
+            load_issue(f"{tracker.url}/group/sub/repo/-/issues/3")
         assert f"set GITLAB_HOST to {tracker.host} and GITLAB_TOKEN" in str(caught.value)
 
     def test_the_rate_limit(self, tracker: TrackerServer) -> None:
@@ -389,4 +397,4 @@ class TestGitLab:
         headers = {"RateLimit-Remaining": "0", "RateLimit-Reset": "1767225600"}
         tracker.pages[self.PATH] = Page(b"Retry later\n", 429, headers)
         with pytest.raises(EnvironmentFault, match=r"until (2025-12-31|2026-01-01) "):
-            load_issue(spec, timeout=0.4)
+            load_issue(spec)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import socket
 import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from m3agent.serving.embedded.http_app import served
 from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.evals.small import checkout, instance, no_image, write_programs
 from tests.servers.misbehaving import MisbehavingServer, Reply, Stream, delta, finish
+from tests.servers.ports import free_ports
 
 pytestmark = pytest.mark.integration
 
@@ -185,9 +185,7 @@ def test_a_model_that_never_answers_is_to_blame(tmp_path: Path, server: Misbehav
 
 def test_a_server_that_dies_costs_no_agent_an_attempt(tmp_path: Path, server: MisbehavingServer) -> None:
     made = Made(tmp_path, server, ["right"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        gone = Server(endpoint=f"http://127.0.0.1:{free.getsockname()[1]}/v1", model="m")
+    gone = Server(endpoint=f"http://127.0.0.1:{free_ports(1)[0]}/v1", model="m")
     alive = made.agents
     made.agents = agents_of(made.adapters, made.config.model_copy(update={"server": gone}), None, KEY)
     card = made.make()

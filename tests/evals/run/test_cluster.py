@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from m3agent.evals.data.load import load
 from m3agent.evals.data.run_folder import RunFolder
-from m3agent.evals.run.cluster import ray_cluster
-from m3agent.evals.run.cluster.node import AWAY, RECEIVED, arrived, packed, parcel, unpack
+from m3agent.evals.run.cluster import node, ray_cluster
+from m3agent.evals.run.cluster.node import AWAY, RECEIVED, Worker, arrived, packed, parcel, unpack
 from m3agent.evals.run.parts import AttemptParts
 from m3agent.util.errors import EnvironmentFault
 from tests.conftest import alone, docker_here, later
 from tests.evals.data_rows import write_program
 from tests.evals.run.test_run import outcomes
-from tests.evals.small import PROGRAMS
+from tests.evals.small import PROGRAMS, instance
 from tests.servers.ray_nodes import RayNodes, ray_nodes
 
 slow = pytest.mark.slow
@@ -203,6 +205,25 @@ def test_a_head_that_cannot_serve_a_client_at_once_is_asked_again(
         with pytest.raises(EnvironmentFault, match="cannot be used: Starting Ray client server failed"):
             connecting.__enter__()
         assert (ray.inits, ray.shutdowns) == (3, 2)
+
+
+async def test_a_stop_while_the_code_arrives_is_not_lost(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arriving, go = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(*_: object) -> None:
+        loop.call_soon_threadsafe(arriving.set)
+        go.wait()
+
+    monkeypatch.setattr(node, "arrived", slow)
+    worker = Worker(instance(programs, "adder"), 1, cast("Any", pytest.fail), b"sent")
+    work = asyncio.create_task(worker.work())
+    await arriving.wait()
+    await worker.stop()
+    go.set()
+    assert await work is None
 
 
 def test_code_travels_and_is_the_same_there(programs: Path, tmp_path: Path) -> None:

@@ -212,9 +212,9 @@ async def test_a_server_that_is_gone_is_an_error_for_the_agent(server: Misbehavi
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         gone = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    proxy = CountingProxy(gone, None)
-    async with proxy.opened() as address, httpx2.AsyncClient() as http:
-        got = await http.post(f"{address}/chat/completions", json={})
+        proxy = CountingProxy(gone, None)
+        async with proxy.opened() as address, httpx2.AsyncClient() as http:
+            got = await http.post(f"{address}/chat/completions", json={})
     assert got.status_code == 502 and "the model server does not answer" in got.text
     assert proxy.usage.turns == 0
     assert proxy.lost == "the model server does not answer: ConnectError"

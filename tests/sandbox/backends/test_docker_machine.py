@@ -203,7 +203,7 @@ def relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
 
 
 async def gone(pid: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with contextlib.suppress(FileNotFoundError):
             # poll, because it is not a child of this process
             while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":  # noqa: ASYNC110

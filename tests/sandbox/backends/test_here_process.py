@@ -91,8 +91,8 @@ async def test_a_supervisor_that_is_late_keeps_its_sandbox(sandbox_here: Callabl
     """On a loaded machine, a supervisor needed more than six seconds to end a fork bomb."""
     async with sandbox_here() as sandbox:
         supervisor = int((await sandbox.exec(["sh", "-c", "echo $PPID"])).stdout)
-        running = asyncio.create_task(sandbox.exec(["sh", "-c", "echo begun; exec sleep 301"], timeout=0.5))
-        await asyncio.sleep(0.3)
+        running = asyncio.create_task(sandbox.exec(["sh", "-c", "echo begun; exec sleep 301"], timeout=2))
+        await until(lambda: running.done() or any("sleep\x00301" in line for line in processes().values()))
         os.kill(supervisor, signal.SIGSTOP)
         await asyncio.sleep(GRACE + 6)
         os.kill(supervisor, signal.SIGCONT)

@@ -19,7 +19,7 @@ def test_two_state_folders_make_one_base(tmp_path: Path, monkeypatch: pytest.Mon
     waiting, stop = threading.Event(), threading.Event()
 
     def bootstrap(_: object, python: str, tag: str, *__: object) -> None:
-        waiting.wait(5)
+        waiting.wait(60)
         made.append(tag)
 
     def say(line: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from m3agent.serving.plan.recipe import recipe
 from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.conftest import docker_here
 from tests.servers.engine_image import engine_image
+from tests.servers.ports import free_ports
 from tests.servers.seen import PATIENCE
 from tests.servers.seen import seen as answered
 
@@ -48,8 +48,7 @@ def folder(tmp_path: Path) -> Path:
 def job(
     *options: str, model: str = "MiniMaxAI/MiniMax-M3", host: str = "127.0.0.1", **fields: Any
 ) -> EngineJob:
-    with socket.create_server(("", 0)) as free:
-        port = int(free.getsockname()[1])
+    [port] = free_ports(1)
     argv = ("vllm", "serve", model, *options, "--host", host, "--port", str(port))
     values: dict[str, Any] = {"env": {}, "files": {}, "gpus": 0, "model": model, **fields}
     return EngineJob("vllm", argv, host=host, port=port, **values)

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from m3agent.serving.launch.slurm import OUTPUT, SCRIPT, SUBMIT, slurm_start
 from m3agent.serving.plan.recipe import recipe
 from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.servers.engine_image import script
+from tests.servers.ports import free_ports
 from tests.servers.seen import seen as answered
 from tests.servers.slurm import PATIENCE, OwnSlurm
 
@@ -36,8 +36,10 @@ def slurm() -> Iterator[OwnSlurm]:
 
 
 @pytest.fixture
-def environ(slurm: OwnSlurm, tmp_path: Path) -> dict[str, str]:
+def environ(slurm: OwnSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The environment of a user who has installed the fake engine."""
+    # all nodes are this machine, where another test may use the usual port
+    monkeypatch.setattr("m3agent.serving.launch.slurm.MASTER_PORT", free_ports(1)[0])
     program = tmp_path / "bin" / "vllm"
     program.parent.mkdir()
     program.write_bytes(script())
@@ -53,8 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def job(*options: str, nodes: int = 1, gpus: int = 4, host: str = "0.0.0.0", **fields: Any) -> EngineJob:
-    with socket.create_server(("", 0)) as free:
-        port = int(free.getsockname()[1])
+    [port] = free_ports(1)
     argv = ("vllm", "serve", MODEL, *options, "--host", host, "--port", str(port))
     return EngineJob("vllm", argv, {"SECRET": "s e'c\"ret"}, {}, host, port, gpus, nodes, **fields)
 
