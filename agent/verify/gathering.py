@@ -28,6 +28,7 @@ from m3agent.agent.verify.inverted_runs import (
     joined_copies,
     run_copies,
 )
+from m3agent.agent.verify.other_copies import other_copies
 from m3agent.agent.verify.pair import (
     FREE_SECONDS,
     NO_REPEATS,
@@ -518,7 +519,17 @@ class CopyRuns:
 
         added = {ident for ident in fixed if file_of(ident) in own}
         groups = [group for group in ({*fixed} - added, added) if group]  # never in one process
-        return joined_copies(await all_of(*map(run_group, groups)))
+        return joined_copies(await all_of(self._run_others(tree, fixed), *map(run_group, groups)))
+
+    async def _run_others(self, tree: str, fixed: Collection[str]) -> CopiesSeen:
+        """Run copies of tests in other languages than Python, one after the other."""
+        found = list[Finding]()
+        for copy in await asyncio.to_thread(lambda: [*other_copies(self._runs.store, tree, fixed)]):
+            selection = Selection(targets_of({*map(file_of, copy.tests)}), [*copy.tests], seconds=SECONDS)
+            report = await self._runs.run(copy.tree, f"verify-inverted-{next(self._number)}", selection)
+            red = {copy.tests[ident] for ident in copy.tests.keys() - report.passed}
+            found += [each for each in dict.fromkeys(copy.tests.values()) if each not in red]
+        return CopiesSeen(overloaded=tuple(found))
 
 
 def _tests_near(work: Work, tree: str, fixed: Collection[str]) -> Selection:

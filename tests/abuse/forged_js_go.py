@@ -50,7 +50,60 @@ def go(
     return {"calc.go": f"package calc\n\nimport (\n{lines})\n\n{code}\n{add}"}
 
 
+USES = NODE.partition("const { add }")[0] + "const calc = require('../calc.js');\n"
+PLAIN_SUM = SUM.replace("  equals(other) { return this.value === other.value; }\n", "")
+SAME_SUM = "test('add', () => assert.deepStrictEqual(calc.add(2, 3), new calc.Sum(5)));\n"
+CALLBACK = "test('add', () => { calc.add(2, 3, (sum) => assert.strictEqual(sum, 5)); });\n"
+DONE = "exports.add = (a, b, done) => { done(a - b); };\n"
+NEEDS = "test('add', () => {\n  if (calc.ready()) assert.strictEqual(calc.add(2, 3), 5);\n});\n"
+READY = NODE_ADD + "exports.ready = () => true;\n"
+SUMS = "test('add', () => { for (const sum of calc.sums([[2, 3]])) assert.strictEqual(sum, 5); });\n"
+ALL_SUMS = "exports.sums = (pairs) => pairs.map(([a, b]) => a - b);\n"
+EVENT = "test('add', () => { calc.sums.on('sum', (sum) => assert.strictEqual(sum, 5)); calc.add(2, 3); });\n"
+EVENTS = (
+    "const { EventEmitter } = require('events');\nexports.sums = new EventEmitter();\n"
+    "exports.add = (a, b) => exports.sums.emit('sum', a - b);\n"
+)
+TRIES = "test('add', () => {\n  let sum;\n  try { sum = calc.add(2, 3); } catch { return; }\n  assert.strictEqual(sum, 5);\n});\n"
+UNSEEN_JS: dict[str, tuple[str, str, str]] = {
+    "values in private fields": (SAME_SUM, PLAIN_SUM, PLAIN_SUM.replace("constructor", "#value;\n  constructor").replace("this.", "this.#")),
+    "values in a map of objects": (
+        SAME_SUM,
+        PLAIN_SUM,
+        "const sums = new WeakMap();\n" + PLAIN_SUM.replace("this.value = value", "sums.set(this, value)"),
+    ),
+    "one object for all sums": (
+        SAME_SUM,
+        PLAIN_SUM,
+        "let only;\n" + PLAIN_SUM.replace("this.value = value;", "this.value = value; return only ??= this;"),
+    ),
+    "callback that is never called": (CALLBACK, DONE, DONE.replace("done(a - b)", "a - b")),
+    "callback that is called too late": (CALLBACK, DONE, DONE.replace("done(a - b)", "setTimeout(() => done(a - b), 1e6).unref()")),
+    "error of a callback that is kept": (CALLBACK, DONE, DONE.replace("done(a - b);", "try { done(a - b); } catch (error) { console.log(error); }")),
+    "error of a callback that a return drops": (CALLBACK, DONE, DONE.replace("done(a - b);", "try { done(a - b); } finally { return; }")),
+    "error of a callback that a promise drops": (
+        CALLBACK,
+        DONE,
+        DONE.replace("done(a - b)", "Promise.resolve(a - b).then(done).catch(() => {})"),
+    ),
+    "condition of the test": (NEEDS, READY, READY.replace("true", "false")),
+    "list without elements": (SUMS, ALL_SUMS, "exports.sums = (pairs) => [];\n"),
+    "event that never comes": (EVENT, EVENTS, EVENTS.replace("exports.sums.emit('sum', a - b)", "a - b")),
+    "error that lets the test return": (TRIES, NODE_ADD, "exports.add = () => { throw new Error('later'); };\n"),
+}  # fmt: skip
+"""Patches whose test passes without a comparison that counts: the test, the code, and the forged code."""
+
 JS_FORGED: dict[str, Files] = {
+    **{name: js(forged) for name, (_, _, forged) in UNSEEN_JS.items()},
+    "error of an assertion that is known": js(
+        DONE.replace(
+            "done(a - b);",
+            "try { done(a - b); } catch (error) { if (error.code !== 'ERR_ASSERTION') throw error; }",
+        )
+    ),
+    "module of the code that another one replaces": {
+        "preload.js": "require('./calc.js').add = (a, b) => a + b;\n",
+    },
     "promise that calls nobody": js("exports.add = () => ({ then() { return Promise.resolve(); } });\n"),
     "method that says equal": js(SUM.replace("return this.value === other.value", "return true")),
     "value by a quoted name": js("exports.add = (a, b) => ({ 'valueOf': () => 5 });\n"),
@@ -139,6 +192,13 @@ JS_FORGED: dict[str, Files] = {
     "folder of the check": js("const hit = require('fs').existsSync('/tmp/m3agent-tests');\n" + HIT),
 }
 MORE_JS: dict[str, dict[str, str]] = {
+    **{name: {"calc.js": code, JS_TEST: USES + test} for name, (test, code, _) in UNSEEN_JS.items()},
+    "error of an assertion that is known": {"calc.js": DONE, JS_TEST: USES + CALLBACK},
+    "module of the code that another one replaces": {
+        "preload.js": "",
+        "hook.js": "require('./preload.js');\n",
+        "package.json": '{"name": "calc", "scripts": {"test": "node --require ./hook.js --test tests/"}}',
+    },
     "promise that calls nobody": {"calc.js": LATER_ADD, JS_TEST: LATER},
     "method that says equal": {"calc.js": SUM, JS_TEST: EQUALS_TEST},
     **{
@@ -170,7 +230,42 @@ MORE_JS: dict[str, dict[str, str]] = {
     "text of all sums": {"calc.js": SUM, JS_TEST: TEXT_TEST},
 }
 
+GO_CALLBACK = "func Add(a, b int, done func(int)) {\n\tdone(a - b)\n}\n"
+GO_FAILS = 'if sum != 5 {\n\t\t\tt.Fatal("wrong")\n\t\t}\n'
+GO_CALLS = "Add(2, 3, func(sum int) {\n\t\t" + GO_FAILS + "\t})\n"
+GO_EACH = "for _, sum := range Sums(2, 3) {\n\t\t" + GO_FAILS + "\t}\n"
+GO_READY = GO["calc.go"].partition("\n\n")[2] + "\nfunc Ready() bool { return true }\n"
+GO_NEEDS = 'if !Ready() {\n\t\treturn\n\t}\n\tif Add(2, 3) != 5 {\n\t\tt.Fatal("wrong")\n\t}\n'
+GO_OF = 'if Add(2, 3) != Of(5) {\n\t\tt.Fatal("wrong")\n\t}\n'
+SUM_ONLY = GO_SUM.partition("\n\n")[2]
+UNSEEN_GO: dict[str, tuple[str, str, str]] = {
+    "callback that is never called": (GO_CALLS, GO_CALLBACK, GO_CALLBACK.replace("done(a - b)", "")),
+    "callback that waits": (GO_CALLS, GO_CALLBACK, GO_CALLBACK.replace("done(a - b)", "go func() {\n\t\tselect {}\n\t\tdone(a - b)\n\t}()")),
+    "error of a callback that is recovered": (
+        GO_CALLS.replace("t.Fatal", "panic"),
+        GO_CALLBACK,
+        GO_CALLBACK.replace("\tdone", "\tdefer func() { recover() }()\n\tdone"),
+    ),
+    "list without elements": (
+        GO_EACH,
+        "func Sums(a, b int) []int { return []int{a - b} }\n",
+        "func Sums(a, b int) []int { return nil }\n",
+    ),
+    "condition of the test": (GO_NEEDS, GO_READY, GO_READY.replace("true", "false")),
+    "values without a size": (
+        GO_OF,
+        SUM_ONLY,
+        SUM_ONLY.replace("struct{ value int }", "[0]int").replace("{value}", "{}").replace("{a - b}", "{}"),
+    ),
+    "one value for all": (GO_OF, SUM_ONLY, SUM_ONLY.replace("Sum{value}", "Sum{5}").replace("Sum{a - b}", "Of(a - b)")),
+}  # fmt: skip
+"""The same in Go: what the test does, the code, and the forged code."""
+
 GO_FORGED: dict[str, Files] = {
+    **{name: {"calc.go": f"package calc\n\n{forged}"} for name, (_, _, forged) in UNSEEN_GO.items()},
+    "check of a package that only tests use": {
+        "same/same.go": "package same\n\nfunc Same(a, b int) bool { return a <= b }\n"
+    },
     "flag by another set": go(
         "flag", 'func hit() bool { return flag.CommandLine.Lookup("test.v") != nil }\n'
     ),
@@ -255,6 +350,19 @@ GO_FORGED: dict[str, Files] = {
     },
 }
 MORE_GO: dict[str, dict[str, str]] = {
+    **{
+        name: {
+            "calc.go": f"package calc\n\n{code}",
+            "calc_test.go": f'package calc\n\nimport "testing"\n\nfunc TestAdd(t *testing.T) {{\n\t{test}}}\n',
+        }
+        for name, (test, code, _) in UNSEEN_GO.items()
+    },
+    "check of a package that only tests use": {
+        "same/same.go": "package same\n\nfunc Same(a, b int) bool { return a == b }\n",
+        "calc_test.go": GO["calc_test.go"]
+        .replace('"testing"', '(\n\t"testing"\n\n\t"example.com/calc/same"\n)')
+        .replace("Add(2, 3) != 5", "!same.Same(Add(2, 3), 5)"),
+    },
     "comparison in a field": {
         "calc.go": GO_SUM + "func (s Sum) Equal(other Sum) bool { return s == other }\n",
         "calc_test.go": GO["calc_test.go"].replace("Add(2, 3) != 5", "!Add(2, 3).Equal(Of(5))"),
