@@ -21,7 +21,9 @@ from m3agent.agent.verify.expected_values import (
     changed_values,
     definitions,
     without_literals,
+    without_other_tests,
 )
+from m3agent.agent.verify.known_answers import Known
 from m3agent.agent.verify.patched_files import PatchedFiles
 from m3agent.agent.verify.python_file import Function, imports_in, is_fixture, last_name, nodes_in
 from m3agent.agent.verify.review import MOST_LINES, Finding, block_in, finding_at
@@ -32,6 +34,8 @@ from m3agent.util.python_ast import parsed
 
 TEST_CALLS = re.compile(rb"\bassert\.\w+\(|\bexpect\(|\bt\.(?:Error|Fatal|Fail)\w*\(|\brequire\.\w+\(t,")
 """Calls of test libraries for JavaScript and Go, in files that may be no tests."""
+AROUND = frozenset(["conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", ".m3agent.toml"])
+"""Files that set variables of the tests."""
 SET_UPS = frozenset(
     ["setUp", "setUpClass", "setUpModule", "setup_method", "setup_class", "setup_function", "setup_module"]
 )
@@ -75,8 +79,15 @@ def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Fi
     text = b"\n".join(files.new(path) or b"" for path in sorted(tests | surroundings))
     words = set(re.findall(WORD, text.decode(errors="replace")))
     names = {ident.partition("[")[0].rpartition("::")[2] for ident in fixed}
-    modules = (parsed(files.new(path)) for path in sorted(tests | surroundings) if path.endswith(".py"))
-    expected = TestValues([*filter(None, modules)], names).chains
+    python = [path for path in sorted(tests | surroundings) if path.endswith(".py")]
+    modules = {path: module for path in python if (module := parsed(files.new(path))) is not None}
+    expected = TestValues([*modules.values()], names).chains
+    own = [modules[path] for path in modules if path in tests]
+    around = (path for path in files.base if PurePosixPath(path).name in AROUND)
+    known = Known(
+        [node for module in own for node in without_other_tests(module, names)],
+        (files.old(path) or b"" for path in around),
+    )
     findings = list[Finding]()
     for path, (old, new) in files.contents().items():
         if files.tests.is_test(path):
@@ -84,10 +95,14 @@ def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Fi
         places = list[tuple[int, str]]()
         if path.endswith(".py"):
             was, now = parsed(old), parsed(new)
+            if now is not None:
+                places = [*known.places(was or ast.Module([], []), now)]
             if was is not None and now is not None:
                 functions = _functions(was, now, words, named=_is_plugin(path, text))
                 before, after = definitions(was), definitions(now)
-                places = [(node.lineno, what) for node, what in (*functions, *_classes(before, after, words))]
+                places += [
+                    (node.lineno, what) for node, what in (*functions, *_classes(before, after, words))
+                ]
                 places += [(line, VALUE) for line in changed_values(before, after, expected)]
                 if not places and _changes_only_values(was, now) and _is_of_tests(files, path, tests):
                     places = [(node.lineno, ONLY_VALUES) for node in _changed_values(was, now)]

@@ -13,10 +13,16 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from m3agent.agent.verify.patched_files import Contents
-from m3agent.agent.verify.python_file import Function, own_nodes
+from m3agent.agent.verify.python_file import Function, last_name, own_nodes
 from m3agent.util.python_ast import parsed
 
-COMPARISONS = {"__eq__": True, "__ne__": False, "__instancecheck__": True, "__subclasscheck__": True}
+COMPARISONS = {
+    "__eq__": True,
+    "__ne__": False,
+    "__instancecheck__": True,
+    "__subclasscheck__": True,
+    "__subclasshook__": True,
+}
 """Methods that decide comparisons, with the result that lets a test pass."""
 MAKERS = frozenset({"type", "new_class", "make_dataclass", "ABCMeta", "EnumMeta", "EnumType", "ANY"})
 """Names of what makes classes, or values that compare in their own way."""
@@ -38,6 +44,10 @@ READ = HARMLESS | frozenset([
     "__sub__", "__suppress_context__", "__truediv__", "__wrapped__",
 ])  # fmt: skip
 """Special attributes through which no program gets at a class or changes a comparison, as long as it only reads them."""
+FALLBACK = re.compile(
+    "unknown|default|other|none|null|un(set|def|spec|supp)|invalid|missing|any", re.IGNORECASE
+)
+"""Names of members that stand for all values without a member."""
 SPECIAL = re.compile(r"__\w+__")
 CLASS = "class "
 """Start of what `_deciding` says of a class."""
@@ -167,6 +177,22 @@ def always_the_same(name: str, node: Function | ast.Lambda) -> bool:
     if truths <= {not COMPARISONS[name]}:
         return False
     return not any(isinstance(each, ast.Name) and each.id == other for each in inside)
+
+
+def ignores_question(node: ast.AST, around: ast.AST) -> bool:
+    """Return whether a hook for missing members or names gives an answer without looking what is missing.
+
+    Args:
+        around: The class or the module that it stands in.
+    """
+    hook = {ast.ClassDef: "_missing_", ast.Module: "__getattr__"}.get(type(around))
+    if not isinstance(node, ast.FunctionDef) or node.name != hook:
+        return False
+    inside = list(own_nodes(node))
+    names = [last_name(each) for each in _returned(node, inside)]
+    used = {each.id for each in inside if isinstance(each, ast.Name)}
+    asked = {each.arg for each in node.args.args[-1:]}
+    return bool(names) and used.isdisjoint(asked) and not any(map(FALLBACK.search, names))
 
 
 def _returned(node: Function | ast.Lambda, inside: Iterable[ast.AST]) -> list[ast.expr]:

@@ -46,7 +46,7 @@ class TestValues:
     __test__ = False
 
     def __init__(self, modules: Sequence[ast.Module], tests: Collection[str]) -> None:
-        nodes = [node for module in modules for node in _without_other_tests(module, tests)]
+        nodes = [node for module in modules for node in without_other_tests(module, tests)]
         every = [each for module in modules for each in ast.walk(module)]
         self._imported = {
             bound.partition(".")[0]: name
@@ -256,7 +256,7 @@ def _chain(node: ast.AST) -> Chain | None:
                 return None
 
 
-def _without_other_tests(module: ast.Module, tests: Collection[str]) -> Iterator[ast.AST]:
+def without_other_tests(module: ast.Module, tests: Collection[str]) -> Iterator[ast.AST]:
     """Yield the nodes of a test module, without those of tests that are not fixed."""
     waiting: list[ast.AST] = [module]
     for node in waiting:  # grows meanwhile

@@ -31,6 +31,8 @@ FINDS_TESTS = "finds out whether tests run"
 REPLACES = "replaces a part of the standard library or of the test runner"
 PASSES_ON = "hands on a module that opens the interpreter"
 EQUAL = "defines a comparison that has always the same result"
+SAME = "gives the same answer whatever it is asked"
+SEARCHES = "starts a program that can search the files of the tests"
 HIDDEN = "has text that hides what it says"
 AT_IMPORT = "starts a thread or a process while it is imported"
 WRITES = "writes files while it is imported"
@@ -63,7 +65,9 @@ HABIT_OF = {HOOKS: IN_RUNNER}
 """What a file also has the habit of if it does something else."""
 TEST_RUNNERS, OPENERS, ALWAYS = map(_names, ("test_runners", "openers", "always"))
 MAY_BE_SET, BUILD_FILES, PLUGINS_ASKED = map(_names, ("may_be_set", "build_files", "plugins_asked"))
-STARTERS, MAKERS, WRITERS, CODECS = map(_names, ("starters", "makers", "writers", "codecs"))
+STARTERS, MAKERS, WRITERS, CODECS, SEARCHERS = map(
+    _names, ("starters", "makers", "writers", "codecs", "searchers")
+)
 NATIVE_SUFFIXES = _names("native_suffixes")
 DECIDES = _by_name("decides")
 MACHINE_VARIABLES, FILE_METHODS, SETTERS, AT_ONCE, SETTINGS, RESTORERS = (

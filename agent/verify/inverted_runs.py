@@ -18,8 +18,10 @@ from typing import Literal, NamedTuple
 
 from m3agent.agent.verify.comparisons import comparison_changes
 from m3agent.agent.verify.inverted_tests import (
+    NOT_COPIED,
     NOT_PLAIN,
     NOT_REACHED,
+    SAME,
     WAYS,
     Inversion,
     TestSource,
@@ -44,11 +46,15 @@ EQUAL = "passes as well if it expects another value"
 NOT_PASSED = "does not pass if its values are hidden"
 NOT_RUN = "is reported as passed in a run without it"
 
-Kind = Literal["unchanged", "hidden", "plain", "stopped", "inverted", "expected"]
+Kind = Literal["unchanged", "hidden", "plain", "stopped", "input", "copied", "inverted", "expected"]
 """Whether the assertions are as they were, have hidden or plain values (`plain_tests`), raise an error, or have another value.
 
 With another value one must fail, or all are expected to fail, and the test must pass.
 """
+MUST_PASS: Mapping[Kind, str] = {"plain": NOT_PLAIN, "copied": NOT_COPIED}
+"""Variants with which tests must pass, each with what a person must know if one does not."""
+MUST_FAIL: Mapping[Kind, str] = {"stopped": NOT_REACHED, "input": SAME}
+"""Variants with which tests must not pass, each with what a person must know if one does."""
 Run = Callable[[Sequence[Variant], Collection[str]], Awaitable[Sequence[Reading]]]
 """Runs tests with each variant of their files."""
 
@@ -61,6 +67,8 @@ class Copy:
     kind: Kind
     inversions: Mapping[str, Inversion] = field(default_factory=dict)
     """The assertions that must fail, by the id of the test."""
+    changed: frozenset[str] = frozenset()
+    """Ids of the tests that a variant of `MUST_FAIL` or `MUST_PASS` changes."""
     way: Way = "different"
     """How the other values are made, of assertions that are expected to fail."""
 
@@ -95,8 +103,8 @@ class CopiesSeen:
     """
     red: tuple[str, ...] = ()
     """Ids of tests that do not pass if their values are hidden."""
-    overloaded: tuple[Finding, ...] = ()
-    """Tests that a person must read, because they do not pass if values compare as Python's own types do, or reach no assertion."""
+    odd: tuple[Finding, ...] = ()
+    """Tests that a person must read, because variants of them have another result than they should have."""
 
     def reasons(self, review: Collection[Finding]) -> tuple[str, ...]:
         """Return the reasons why the tests show nothing about a patch, as phrases.
@@ -112,12 +120,12 @@ class CopiesSeen:
     def to_read(self, changes: Callable[[], Contents]) -> tuple[Finding, ...]:
         """Return the lines that a person must read: none if the patch changes no comparison."""
         if not self.lines and not self.without:
-            return self.overloaded
+            return self.odd
         changed = comparison_changes(changes())
         return (
             *(self.lines if changed else ()),
             *(self.without if "code" in changed else ()),
-            *self.overloaded,
+            *self.odd,
         )
 
 
@@ -149,6 +157,7 @@ def copies_of(
     token = f"_{secrets.token_hex(6)}"
     texts = defaultdict[tuple[Kind, Way], dict[str, bytes | None]](dict)
     inversions = defaultdict[tuple[Kind, Way], dict[str, Inversion]](dict)
+    changed = defaultdict[Kind, set[str]](set)
     without, places = list[Finding](), dict[str, Finding]()
 
     def read(path: str) -> TestSource:
@@ -163,18 +172,24 @@ def copies_of(
         for way, each in product(WAYS, (source, *of_helpers)):
             texts["expected", way][each.path] = each.expected_to_fail(way)
         texts["hidden", "different"][path] = source.hidden(tests)
-        texts["stopped", "different"][path], uncertain = source.stopped(tests)
-        for test in uncertain:
-            place = source.place_of(test)
-            inversions["stopped", "different"][tests[test]] = Inversion(path, place.line, "", "different")
+        variants: dict[Kind, tuple[bytes | None, set[str]]] = {
+            "stopped": source.stopped(tests),
+            "input": source.with_other_input(tests),
+            "copied": source.with_copies(tests),
+        }
+        for kind, (made_of_it, names) in variants.items():
+            texts[kind, "different"][path] = made_of_it
+            changed[kind] |= {tests[name] for name in names}
         for each in (source, *of_helpers) if plain else ():
             texts["plain", "different"][each.path] = each.plain()
+            changed["plain"] |= {*tests.values()}
         without += source.not_inverted(tests, {name for each in of_helpers for name in each.functions})
         places |= {ident: source.place_of(test) for test, ident in tests.items()}
     copies = []
     for key, files in texts.items():
         if sources := {path: text.decode() for path, text in files.items() if text is not None}:
-            copies.append(Copy(Variant(sources, helpers(token)), key[0], inversions[key], key[1]))
+            marked = frozenset(changed[key[0]])
+            copies.append(Copy(Variant(sources, helpers(token)), key[0], inversions[key], marked, key[1]))
     if not without and all(copy.kind == "hidden" for copy in copies):
         return None
     copies.append(Copy(Variant({}, helpers(token)), "unchanged"))
@@ -227,7 +242,7 @@ async def run_copies(
             That matters only if the patch has code that decides a comparison.
     """
     copies = replace(copies, all=tuple(copy for copy in copies.all if with_hidden or copy.kind != "hidden"))
-    faults = _Faults(set(), set(), set(), set(), set())
+    faults = _Faults(set(), set(), set(), set())
     for number in range(TIMES):
         wanted = [copy for copy in copies.all if number or with_unchanged or copy.kind != "unchanged"]
         order = SystemRandom().sample(wanted, len(wanted))
@@ -253,17 +268,15 @@ class _Faults(NamedTuple):
     """Assertions that pass though they are other than they were."""
     red: set[str]
     """Ids of tests that do not pass if their values are hidden."""
-    overloaded: set[str]
-    """Ids of tests that do not pass with plain values."""
     alone: set[str]
     """Ids of tests that do not pass in a process of their own."""
-    unreached: set[str]
-    """Ids of tests that pass although each assertion raises an error."""
+    odd: set[tuple[str, str]]
+    """Ids of tests with another result than a variant of `MUST_FAIL` or `MUST_PASS` should have, each with what that means."""
 
     def both(self, other: _Faults) -> _Faults:
         """Return what this round and another one show."""
-        ids = (one & two for one, two in zip(self[1:], other[1:], strict=True))
-        return _Faults(self.passed & other.passed, *ids)
+        passed, red, alone, odd = self
+        return _Faults(passed & other.passed, red & other.red, alone & other.alone, odd & other.odd)
 
 
 def _faults(copies: Copies, readings: Sequence[tuple[Copy, Reading]]) -> _Faults:
@@ -271,23 +284,24 @@ def _faults(copies: Copies, readings: Sequence[tuple[Copy, Reading]]) -> _Faults
     green = copies.idents if unchanged is None else _green(unchanged)
     # a test that ends its process began, and has no result
     began = set[str | None]() if unchanged is None else {*unchanged.outcomes, unchanged.running}
-    passed, red, overloaded, unreached = set[Inversion](), set[str](), set[str](), set[str]()
+    passed, red, odd = set[Inversion](), set[str](), set[tuple[str, str]]()
     mark = re.compile(rf"<{copies.token} (\d+) (.+?)>")
     for copy, reading in readings:
         again = green & _green(reading)
         if copy.kind == "inverted":
             passed |= {made for ident, made in copy.inversions.items() if ident in again}
-        elif copy.kind == "stopped":
-            unreached |= again & copy.inversions.keys()
+        elif copy.kind in MUST_FAIL:
+            odd |= {(ident, MUST_FAIL[copy.kind]) for ident in again & copy.changed}
         elif copy.kind == "hidden":
             red |= (green & reading.outcomes.keys()) - again
-        elif copy.kind == "plain":
-            overloaded |= (green & reading.outcomes.keys()) - again
+        elif copy.kind in MUST_PASS:
+            changed = green & reading.outcomes.keys() & copy.changed
+            odd |= {(ident, MUST_PASS[copy.kind]) for ident in changed - again}
         elif copy.kind == "expected":
             places = filter(None, (mark.search(reading.errors.get(ident, "")) for ident in green))
             passed |= {Inversion(place[2], int(place[1]), "", copy.way) for place in places}
     alone = {ident for ident in copies.idents - green if ident in began}
-    return _Faults(passed, red, overloaded, alone, unreached)
+    return _Faults(passed, red, alone, odd)
 
 
 def _seen(copies: Copies, faults: _Faults) -> CopiesSeen:
@@ -304,9 +318,6 @@ def _seen(copies: Copies, faults: _Faults) -> CopiesSeen:
             text = max(way.text for way in ways)
             lines.append(Finding(path, line, text[:MOST_TEXT], EQUAL))
     alone = (copies.places[ident] for ident in sorted(faults.alone))
-    whats = ((NOT_PLAIN, faults.overloaded), (NOT_REACHED, faults.unreached))
-    overloaded = (
-        replace(copies.places[ident], what=what) for what, idents in whats for ident in sorted(idents)
-    )
     red = tuple(sorted(faults.red))
-    return CopiesSeen(tuple(signs), tuple(lines), (*copies.without, *alone), red, tuple(overloaded))
+    marked = (replace(copies.places[ident], what=what) for ident, what in sorted(faults.odd))
+    return CopiesSeen(tuple(signs), tuple(lines), (*copies.without, *alone), red, tuple(marked))

@@ -89,6 +89,8 @@ stands for the name itself, which the other text replaces. A part stands after t
 
 NO_COPY = "compares in a place where no other value can be tried"
 NOT_PLAIN = "does not pass if values compare as Python's own types do"
+SAME = "passes as well if one of two calls gets other values"
+NOT_COPIED = "does not pass if the code gets copies of the values with which it compares later"
 NOT_REACHED = "passes without reaching any of its assertions"
 NOT_ALONE = "does not pass in a process of its own, where its variants run, so that these show nothing"
 
@@ -188,6 +190,39 @@ class TestSource:
             if uncertain and self._begins_line(each)
         ]
         return self._edited(edits), uncertain
+
+    def with_other_input(self, tests: Collection[str]) -> tuple[bytes | None, set[str]]:
+        """Return a variant in which one of two calls of a function that must agree gets another value, and the tests that must fail."""
+        edits = dict[str, list[Edit]]()
+        for test, function in self._named(tests):
+            for statement in _certain(function.body):
+                match _sides(statement):
+                    case [ast.Call(func=one, args=args), ast.Call(func=other)] if ast.dump(one) == ast.dump(
+                        other
+                    ):
+                        values = (_another(each, "4711") for arg in args for each in _values(arg))
+                        edits[test] = next(filter(None, values), [])
+                if edits.get(test):
+                    break
+        return self._edited([edit for each in edits.values() for edit in each]), {
+            test for test, each in edits.items() if each
+        }
+
+    def with_copies(self, tests: Collection[str]) -> tuple[bytes | None, set[str]]:
+        """Return a variant whose calls get copies of the lists, sets and dictionaries from which the expected values are computed.
+
+        Returns the tests as well: they must pass, or the code changes what its results are compared with.
+        """
+        edits = dict[str, list[Edit]]()
+        for test, function in self._named(tests):
+            sides = [side for each in _certain(function.body) for side in _sides(each)[:1]]
+            names = {each.id for side in sides if isinstance(side, ast.Call) for each in _given(side)}
+            calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+            given = [each for call in calls for each in _given(call) if each.id in names]
+            edits[test] = [(each, f"{self._token}_copied(", ")") for each in given]
+        return self._edited([edit for each in edits.values() for edit in each]), {
+            test for test, each in edits.items() if each
+        }
 
     def plain(self) -> bytes | None:
         """Return a variant whose values compare as Python's own types do; None if nothing is compared."""
@@ -444,6 +479,10 @@ def TOKEN_items(value, alike=0):
     return []
 
 
+def TOKEN_copied(value):
+    return type(value)(value) if type(value) in (list, dict, set, bytearray) else value
+
+
 def TOKEN_keep(value):
     import ast
     try:
@@ -566,6 +605,10 @@ def _sides(statement: ast.Assert | ast.Expr) -> list[ast.expr]:
         ):
             return [right, left]
     return []
+
+
+def _given(call: ast.Call) -> list[ast.Name]:
+    return [each for each in call.args if isinstance(each, ast.Name)]
 
 
 def _another(node: ast.expr, other: str) -> list[Edit]:

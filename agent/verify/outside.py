@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from m3agent.agent.verify import insides
-from m3agent.agent.verify.python_file import Function
+from m3agent.agent.verify.python_file import Function, own_nodes
 from m3agent.agent.verify.syntax import Syntax
 
 MOST_DEPTH = 12
@@ -55,6 +55,8 @@ class Outside:
             whats = {what for condition in _conditions(node) for what in self._decides_by(condition)}
             if self._sets(node):
                 whats.add(insides.SETS)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and self._changes_its_mind(node):
+                whats.add(insides.COUNTS)
             for what in sorted(whats):
                 line = getattr(node, "lineno", 1)
                 if (line, what) not in seen:
@@ -207,6 +209,44 @@ class Outside:
         full = self._syntax.names(node) if isinstance(node, ast.Name | ast.Attribute) else set[str]()
         return next(filter(None, (insides.of_member(name, insides.DECIDES) for name in sorted(full))), "")
 
+    def _changes_its_mind(self, function: Function) -> bool:
+        """Return whether a function computes something else of its arguments after its first calls.
+
+        It asks for nothing but a flag or a number that it sets itself. Code that does work only once returns the same later.
+        """
+        nodes = [*own_nodes(function)]
+        kept = {
+            _text(target) for node in nodes for target in _set_to_constant(node) if self._outlives(target)
+        }
+        given = {
+            each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+        }
+        given -= {name.partition(".")[0] for name in kept}
+
+        def computes(node: ast.AST) -> bool:
+            return any(isinstance(each, ast.Name) and each.id in given for each in ast.walk(node))
+
+        returned = [node for node in nodes if isinstance(node, ast.Return) and computes(node)]
+        for node in nodes if kept and returned else ():
+            match node:
+                case ast.IfExp(test=test, body=one, orelse=other) if _asks_only(test, kept):
+                    if computes(one) and computes(other) and ast.dump(one) != ast.dump(other):
+                        return True
+                case ast.If(test=test, body=body) if _asks_only(test, kept):
+                    inside = {id(each) for part in body for each in ast.walk(part)}
+                    sides = [
+                        {ast.dump(each) for each in returned if (id(each) in inside) is side}
+                        for side in (True, False)
+                    ]
+                    if all(sides) and sides[0] != sides[1]:
+                        return True
+        return False
+
+    def _outlives(self, target: ast.expr) -> bool:
+        return isinstance(target, ast.Attribute) or (
+            isinstance(target, ast.Name) and target.id in self._declared
+        )
+
     # -- settings ------------------------------------------------------------------------------------------------------
 
     def _sets(self, node: ast.AST) -> bool:
@@ -273,6 +313,27 @@ def _returned(functions: list[ast.AST]) -> list[ast.AST]:
         return functions
     inside = (node for each in functions for node in ast.walk(each))
     return [node.value for node in inside if isinstance(node, ast.Return) and node.value is not None]
+
+
+def _set_to_constant(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what a statement sets to a constant, or counts in."""
+    match node:
+        case ast.Assign(targets=targets, value=ast.Constant()):
+            yield from targets
+        case ast.AugAssign(target=target, value=ast.Constant()):
+            yield target
+
+
+def _asks_only(test: ast.expr, kept: set[str]) -> bool:
+    """Return whether a condition depends on these flags and numbers only."""
+    match test:
+        case ast.UnaryOp(operand=inner):
+            return _asks_only(inner, kept)
+        case (
+            ast.Compare(left=left, comparators=[ast.Constant()]) | ast.BinOp(left=left, right=ast.Constant())
+        ):
+            return _asks_only(left, kept)
+    return _text(test) in kept
 
 
 def _text(node: ast.AST) -> str:

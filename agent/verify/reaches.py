@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify import insides
-from m3agent.agent.verify.comparisons import always_the_same
+from m3agent.agent.verify.comparisons import always_the_same, ignores_question
 from m3agent.agent.verify.outside import Outside
 from m3agent.agent.verify.python_file import Definition, Function, imports_in, last_name, lines_of, nodes_in
 from m3agent.agent.verify.syntax import DECODERS, Syntax, member
@@ -31,6 +31,8 @@ PLACES = frozenset({"__name__", "__file__"})
 """Global names of a module that say which module it is."""
 HOOK = "pytest_"
 """Begin of the names of hooks, and of the variable that names plugins."""
+PRINTS = re.compile(r"\b(?:open|glob|rglob|read_text|read_bytes|walk|scandir|listdir|iterdir)\(")
+"""What a program calls that finds or reads files."""
 MOST_NAME = 40
 """Characters of a text that tell it from others."""
 
@@ -110,6 +112,12 @@ def _words(source: bytes) -> Iterator[Reach]:
             yield Reach(number, match[0], insides.what_of(match[0]))
 
 
+def _searches(text: str) -> bool:
+    """Return whether a word of a command starts a program that prints files, or a program in it does so itself."""
+    words = re.findall(r"(?:^|[|;&(`]\s*)([\w./-]+)(?!\w)", text)
+    return any(PurePosixPath(word).name in insides.SEARCHERS for word in words) or bool(PRINTS.search(text))
+
+
 class _Reader(Syntax):
     """Reads one syntax tree; the results are in `found`."""
 
@@ -183,6 +191,8 @@ class _Reader(Syntax):
             self._add(node, name, insides.EQUAL)
         if name == "__class__":
             self._add(node, name, insides.CLASS)
+        if ignores_question(value, self.parents[id(node)]):
+            self._add(node, name, insides.SAME)
 
     def _imported(self, node: ast.AST, full: str) -> None:
         root, _, last = full.partition(".")
@@ -350,6 +360,8 @@ class _Reader(Syntax):
             self._add(node, min(full), insides.FUNCTIONS)
         if called in ASSIGNERS and not method and len(given) > 1:
             self._assigned(node, given[0], self.text(given[1]), given[2:])
+        if not full.isdisjoint(insides.STARTERS) and any(map(_searches, self._texts_given(node))):
+            self._add(node, min(full), insides.SEARCHES)
         if id(node) in self.at_import:
             if not full.isdisjoint(insides.STARTERS):
                 self._add(node, min(full), insides.AT_IMPORT)
@@ -378,6 +390,18 @@ class _Reader(Syntax):
         loaders = {"decompress"} if self._in_tests else {"decompress", "loads"}
         if called in loaders and isinstance(self.folder.value(first), bytes):
             self._add(node, called, insides.HIDDEN)
+
+    def _texts_given(self, node: ast.Call) -> Iterator[str]:
+        """Yield the texts in the arguments of a call, also those of variables."""
+        waiting = list(ast.iter_child_nodes(node))
+        known = set[str]()
+        for each in waiting:  # grows meanwhile
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                yield each.value
+            elif isinstance(each, ast.Name) and each.id not in known:
+                known.add(each.id)
+                waiting += filter(None, self.values.get(each.id, ()))
+            waiting += ast.iter_child_nodes(each)
 
     def _opens_to_write(self, node: ast.Call) -> bool:
         if not (isinstance(node.func, ast.Name) and node.func.id == "open"):

@@ -36,8 +36,10 @@ ONLY_IN_CODE = frozenset(_TABLE["phrases"][name] for name in _TABLE["only_in_cod
 MOST_LINES = 200
 """Lines of a definition that are read."""
 TABLE = tuple(
-    (row["files"].split(), re.compile(row["begins"], re.MULTILINE), _TABLE["phrases"][row["what"]])
-    for row in _TABLE["rows"]
+    (language["files"].split(), re.compile(pattern, re.MULTILINE), phrase)
+    for language in _TABLE["languages"]
+    for what, phrase in _TABLE["phrases"].items()
+    for pattern in language.get(what, ())
 )
 """What decides comparisons: the suffixes of files, what matches its beginning, and what it does."""
 COMMENT = re.compile(r"/\*[\s\S]{0,300}?\*/|//.*")

@@ -178,6 +178,7 @@ class Syntax:
         nodes: All nodes, outer ones first.
         parents: Each node's parent, by the node's `id`.
         defined: The functions and classes of the file, by their names.
+        values: What each name gets where it is stored; None for an unknown value.
         bound: The full names that each name of the file may stand for, such as `sys.modules`.
         folder: Computes expressions that consist of constants.
     """
@@ -194,6 +195,7 @@ class Syntax:
         for node in self.nodes:
             if isinstance(node, Definition):
                 self.defined[node.name].append(node)
+        self.values = defaultdict[str, list[ast.expr | None]](list)
         self.bound: dict[str, set[str]] = {}
         self.folder = Folder()
         self._bind()
@@ -212,15 +214,14 @@ class Syntax:
     def _bind(self) -> None:
         """Collect what the file's names stand for. Scopes are ignored: a name stands for all its values."""
         self._bind_imports()
-        stored: dict[str, list[ast.expr | None]] = {}
         for node in self.nodes:
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                stored.setdefault(node.id, []).extend(self._values_of(node))
+                self.values[node.id] += self._values_of(node)
         for _ in range(2):  # an alias of an alias
-            for name, values in stored.items():
+            for name, values in self.values.items():
                 for value in filter(None, values):
                     self._bind_name(name, *self.names(value))
-        for name, values in stored.items():
+        for name, values in self.values.items():
             if len(values) == 1 and values[0] is not None and name not in self.bound:
                 value = self.folder.value(values[0])
                 if value is not None:

@@ -14,6 +14,7 @@ from m3agent.agent.verify.changed_expectations import (
     VALUE,
     changed_expectations,
 )
+from m3agent.agent.verify.known_answers import ANSWERS, VARIABLE
 from m3agent.agent.verify.patched_files import PatchedFiles
 from tests.fakes.trees import memory_workspace
 
@@ -32,12 +33,12 @@ BASE = {
     "docs/add.md": "old\n",
     "load.py": "NAME = 'used.json'\n\n\ndef load(samples):\n    return [*samples]\n",
     "pyproject.toml": "[tool.setuptools.package-data]\ncalc = ['samples/*']\n",
-    "conftest.py": "pytest_plugins = ['support.plugin']\n",
+    "conftest.py": "import os\npytest_plugins = ['support.plugin']\nos.environ['FAST'] = '1'\n",
     "tests/test_calc.py": (
         "import calc\nfrom calc import CASES, UNITS, Sum, add, check_equal  # as md\n\n\n@pytest.mark.parametrize('a, b, c', CASES)\n"
         "def test_add(a, b, c, wanted):\n    check_equal(add(a, b), c)\n    open('examples/sums.json')\n"
         "    open('examples/used.json'), open('samples/sums.json')\n    assert UNITS['m'] == 1\n"
-        "    assert add(2, 3) == calc.SUM\n    assert calc.RATE == 2\n    for a, b in calc.cases():\n        assert add(a, 0) == b\n"
+        "    assert add(2, 3) == calc.SUM\n    assert add(4, 6) == 10\n    assert calc.RATE == 2\n    for a, b in calc.cases():\n        assert add(a, 0) == b\n"
     ),
 }
 CASES = {
@@ -62,6 +63,16 @@ CASES = {
         {"calc.py": CODE.replace("a - b", "a + b").replace("Rule)", "Rule )")},
         "",
     ),
+    "answer for both values": (
+        {"calc.py": CODE.replace("return a", "if a == 4 and b == 6: return 10\n    return a")},
+        ANSWERS,
+    ),
+    "answers of a new file": ({"more.py": "SUMS = {(4, 6): 10, (1, 1): 2}\n"}, ANSWERS),
+    "answer for one value": ({"calc.py": CODE.replace("return a", "if a == 4: return 10\n    return a")}, ""),
+    "other answer": ({"more.py": "SUMS = {(4, 6): 11}\n"}, ""),
+    "variable of a conftest": ({"more.py": "import os\nFAST = os.environ.get('FAST')\n"}, VARIABLE),
+    "variable that code sets": ({"more.py": "def f(env): env['FAST'] = '1'\n"}, ""),
+    "other variable": ({"more.py": "import os\nSLOW = os.environ.get('SLOW')\n"}, ""),
     "settings": ({"setup.cfg": "[calc]\n", ".github/add/test.yaml": "[calc]\n"}, ""),
     "documentation by the words of tests": ({"docs/add.md": "new\n"}, ""),
 }

@@ -526,3 +526,32 @@ def test_assertions_raise_in_tests_that_may_reach_none(statement: str, is_uncert
     stopped, tests = of(in_test(statement)).stopped(["C::test_it"])
     assert tests == ({"C::test_it"} if is_uncertain else set())
     assert (stopped is not None) == is_uncertain
+
+
+@pytest.mark.parametrize(
+    ("statement", "wanted"),
+    [
+        ("assert norm('a ') == norm('a')", "assert norm('a ') == norm(('a' + '4711'))"),
+        ("assert str(p(1.0)) == str(p(1))", "assert str(p(1.0)) == str(p((2 * 1 + 4711)))"),
+        ("assert norm('a ') == other('a')", None),
+        ("assert norm('a ') == norm(a)", None),
+    ],
+)
+def test_one_of_two_calls_gets_another_value(statement: str, wanted: str | None) -> None:
+    source, changed = of(in_test(statement)).with_other_input(["C::test_it"])
+    assert source == (None if wanted is None else in_test(wanted).encode())
+    assert changed == ({"C::test_it"} if wanted else set())
+
+
+@pytest.mark.parametrize(
+    ("statement", "wanted"),
+    [
+        ("assert total(a) == sum(a)", "assert total(_t_copied(a)) == sum(_t_copied(a))"),
+        ("b = f(a); assert b == sorted(a)", "b = f(_t_copied(a)); assert b == sorted(_t_copied(a))"),
+        ("f(a); assert a == [1]", None),
+    ],
+)
+def test_calls_get_copies_of_what_they_are_compared_with(statement: str, wanted: str | None) -> None:
+    source, changed = of(in_test(statement)).with_copies(["C::test_it"])
+    assert source == (None if wanted is None else in_test(wanted).encode())
+    assert changed == ({"C::test_it"} if wanted else set())
