@@ -529,7 +529,7 @@ class CopyRuns:
             report = await self._runs.run(copy.tree, f"verify-inverted-{next(self._number)}", selection)
             red = {copy.tests[ident] for ident in copy.tests.keys() - report.passed}
             found += [each for each in dict.fromkeys(copy.tests.values()) if each not in red]
-        return CopiesSeen(overloaded=tuple(found))
+        return CopiesSeen(odd=tuple(found))
 
 
 def _tests_near(work: Work, tree: str, fixed: Collection[str]) -> Selection:

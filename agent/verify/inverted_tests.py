@@ -217,7 +217,10 @@ class TestSource:
         for test, function in self._named(tests):
             sides = [side for each in _certain(function.body) for side in _sides(each)[:1]]
             names = {each.id for side in sides if isinstance(side, ast.Call) for each in _given(side)}
-            calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+            nodes = [*ast.walk(function)]
+            # a call whose result nobody uses is there to change its arguments
+            in_place = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+            calls = (node for node in nodes if isinstance(node, ast.Call) and id(node) not in in_place)
             given = [each for call in calls for each in _given(call) if each.id in names]
             edits[test] = [(each, f"{self._token}_copied(", ")") for each in given]
         return self._edited([edit for each in edits.values() for edit in each]), {

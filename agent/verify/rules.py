@@ -365,9 +365,11 @@ def needs_review(evidence: Evidence) -> str:
 
     They reach into the interpreter or the test runner, such as `sys._getframe`, or replace a part of another package; their
     source may hide it. Or they decide by chance, the time, the number of calls or the machine alone, set what the whole process
-    shares, or read a test file whose path no test gave them. Or they change how values compare, and copies of a repaired test pass that expect similar values, or do not
-    pass if values compare as Python's own types do, or the test does not pass in a process of its own, where the copies run.
-    Or a repaired test passes without reaching any of its assertions, or, in JavaScript and Go, with other expected values.
+    shares, or read a test file whose path no test gave them, also by a program that they start. Or they change how values
+    compare, and copies of a repaired test pass that expect similar values, or do not pass if values compare as Python's own types
+    do, or the test does not pass in a process of its own, where the copies run. Or they have a test's input with its result, or
+    ask for a variable that is set around the tests. Or a repaired test passes without reaching any of its assertions, with
+    another input, or, in JavaScript and Go, with other expected values, or it does not pass with copies of its values.
     In other languages than Python, they define how values compare or what a test fails with, replace or use the test runner, find out
     whether tests run, hide a name, or change values or checks in the code that only tests use.
     """

@@ -549,6 +549,7 @@ def test_one_of_two_calls_gets_another_value(statement: str, wanted: str | None)
         ("assert total(a) == sum(a)", "assert total(_t_copied(a)) == sum(_t_copied(a))"),
         ("b = f(a); assert b == sorted(a)", "b = f(_t_copied(a)); assert b == sorted(_t_copied(a))"),
         ("f(a); assert a == [1]", None),
+        ("f(a); assert [1] == sorted(a)", "f(a); assert [1] == sorted(_t_copied(a))"),
     ],
 )
 def test_calls_get_copies_of_what_they_are_compared_with(statement: str, wanted: str | None) -> None:
