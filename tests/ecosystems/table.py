@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -19,9 +20,23 @@ MakeSandbox = Callable[..., Sandbox]
 Test = TypeVar("Test", bound=Callable[..., object])
 
 
+MAVENS = tuple(
+    f"/usr/share/maven-repo/{name}"
+    for name in (
+        *(f"org/apache/maven/plugins/maven-{kind}-plugin" for kind in ("compiler", "resources", "surefire")),
+        "junit",
+    )
+)
+"""What Maven builds and tests with in a sandbox without a network: folders of Debian's packages."""
+
+
 def needs(*programs: str, path: str | None = None) -> pytest.MarkDecorator:
-    """Skip a test where a toolchain is missing."""
-    missing = [program for program in programs if shutil.which(program, path=path) is None]
+    """Skip a test where a program or a folder, which is an absolute path, is missing."""
+    missing = [
+        each
+        for each in programs
+        if not ((Path(each).is_absolute() and Path(each).is_dir()) or shutil.which(each, path=path))
+    ]
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 

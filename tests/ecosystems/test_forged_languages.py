@@ -10,12 +10,12 @@ from m3agent.sandbox.backends.factory import Backend
 from tests.abuse.forged_languages import HONEST, LANGUAGES, PROJECTS
 from tests.abuse.forged_rows import Row
 from tests.abuse.test_forged_rows import judged
-from tests.ecosystems.table import needs
+from tests.ecosystems.table import MAVENS, needs
 
 PROGRAMS = {
     "rust": ["cargo"],
     "ruby": ["ruby", "rspec"],
-    "java": ["javac", "mvn"],
+    "java": ["javac", "mvn", *MAVENS],
     "go": ["go"],
     "js": ["node"],
 }

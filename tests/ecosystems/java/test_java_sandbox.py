@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from m3agent.tools.runners.base import Limits, Runner
 from m3agent.tools.runners.java import Gradle, Maven
 from tests.ecosystems.records import outcomes
-from tests.ecosystems.table import MakeSandbox, believed, needs, run, successes
+from tests.ecosystems.table import MAVENS, MakeSandbox, believed, needs, run, successes
 
-DEBIAN = Path("/usr/share/maven-repo")
-PLUGINS = DEBIAN / "org/apache/maven/plugins"
 pytestmark = [
     pytest.mark.languages,
     pytest.mark.timeout(900),
-    needs("java", "javac", "mvn", "gradle"),
-    pytest.mark.skipif(
-        not all((PLUGINS / f"maven-{name}-plugin").is_dir() for name in ("compiler", "resources", "surefire"))
-        or not (DEBIAN / "junit").is_dir(),
-        reason="not installed: Debian's Maven repository with the compiler, resources and surefire plugins, and junit4",
-    ),
+    needs("java", "javac", "mvn", "gradle", *MAVENS),
 ]
 MEMORY = 3 << 30
 POM = """\
