@@ -10,12 +10,14 @@ import copy
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify.expected_values import (
     CHECKS,
     DATA,
+    Chain,
     Definitions,
     TestValues,
     changed_values,
@@ -70,50 +72,91 @@ VALUE = "changes a value with which the fixed tests compare, or for which they r
 STANDS_FOR = "lets one class or member stand for others"
 
 
+@dataclass(frozen=True)
+class _FixedTests:
+    """What the fixed tests and the files around them say."""
+
+    paths: Collection[str]
+    """The files of the tests."""
+    text: bytes
+    """These files and each conftest.py."""
+    words: Collection[str]
+    """The words of the text."""
+    expected: Collection[Chain]
+    """Names of the values that they expect."""
+    known: Known
+    """Their inputs with results, and the variables that are set around them."""
+
+
 def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Finding]:
     """Return the lines that decide what the fixed tests expect."""
-    tests = {file_of(without_suite(ident)) for ident in fixed} & files.patched.keys()
-    if not tests:
+    paths = {file_of(without_suite(ident)) for ident in fixed} & files.patched.keys()
+    if not paths:
         return []
-    surroundings = {path for path in files.patched if PurePosixPath(path).name == "conftest.py"}
-    text = b"\n".join(files.new(path) or b"" for path in sorted(tests | surroundings))
-    words = set(re.findall(WORD, text.decode(errors="replace")))
+    tests = _read_tests(files, fixed, paths)
+    return [
+        finding_at(path, new or b"", line, what)
+        for path, (old, new) in files.contents().items()
+        if not files.tests.is_test(path)
+        for line, what in _places(files, path, old, new, tests)
+    ]
+
+
+def _read_tests(files: PatchedFiles, fixed: Collection[str], paths: set[str]) -> _FixedTests:
+    read = sorted(paths | {path for path in files.patched if PurePosixPath(path).name == "conftest.py"})
+    text = b"\n".join(files.new(path) or b"" for path in read)
     names = {ident.partition("[")[0].rpartition("::")[2] for ident in fixed}
-    python = [path for path in sorted(tests | surroundings) if path.endswith(".py")]
+    python = [path for path in read if path.endswith(".py")]
     modules = {path: module for path in python if (module := parsed(files.new(path))) is not None}
-    expected = TestValues([*modules.values()], names).chains
-    own = [modules[path] for path in modules if path in tests]
+    own = [modules[path] for path in modules if path in paths]
     around = (path for path in files.base if PurePosixPath(path).name in AROUND)
-    known = Known(
-        [node for module in own for node in without_other_tests(module, names)],
-        (files.old(path) or b"" for path in around),
+    return _FixedTests(
+        paths,
+        text,
+        set(re.findall(WORD, text.decode(errors="replace"))),
+        TestValues([*modules.values()], names).chains,
+        Known(
+            [node for module in own for node in without_other_tests(module, names)],
+            (files.old(path) or b"" for path in around),
+        ),
     )
-    findings = list[Finding]()
-    for path, (old, new) in files.contents().items():
-        if files.tests.is_test(path):
-            continue
-        places = list[tuple[int, str]]()
-        if path.endswith(".py"):
-            was, now = parsed(old), parsed(new)
-            if now is not None:
-                places = [*known.places(was or ast.Module([], []), now)]
-            if was is not None and now is not None:
-                functions = _functions(was, now, words, named=_is_plugin(path, text))
-                before, after = definitions(was), definitions(now)
-                places += [
-                    (node.lineno, what) for node, what in (*functions, *_classes(before, after, words))
-                ]
-                places += [(line, VALUE) for line in changed_values(before, after, expected)]
-                if not places and _changes_only_values(was, now) and _is_of_tests(files, path, tests):
-                    places = [(node.lineno, ONLY_VALUES) for node in _changed_values(was, now)]
-        elif _loses_check(old, new):
-            places = [(1, HELPER)]
-        elif _is_data(files, path, words, text):
-            places = [(1, READ)]
-        elif PurePosixPath(path).suffix in CODE and old and new:
-            places = list(_in_other_code(files, path, words))
-        findings += [finding_at(path, new or b"", line, what) for line, what in places]
-    return findings
+
+
+def _places(
+    files: PatchedFiles, path: str, old: bytes | None, new: bytes | None, tests: _FixedTests
+) -> Iterable[tuple[int, str]]:
+    """Return the lines of a changed file that a person must read, each with what it does."""
+    if path.endswith(".py"):
+        return _in_python(files, path, parsed(old), parsed(new), tests)
+    if _loses_check(old, new):
+        return [(1, HELPER)]
+    if _is_data(files, path, tests.words, tests.text):
+        return [(1, READ)]
+    if PurePosixPath(path).suffix in CODE and old and new:
+        return _in_other_code(files, path, tests.words)
+    return []
+
+
+def _in_python(
+    files: PatchedFiles, path: str, was: ast.Module | None, now: ast.Module | None, tests: _FixedTests
+) -> list[tuple[int, str]]:
+    if now is None:
+        return []
+    places = [*tests.known.places(was or ast.Module([], []), now)]
+    if was is None:
+        return places
+    before, after = definitions(was), definitions(now)
+    places += [
+        (node.lineno, what)
+        for node, what in (
+            *_functions(was, now, tests.words, named=_is_plugin(path, tests.text)),
+            *_classes(before, after, tests.words),
+        )
+    ]
+    places += [(line, VALUE) for line in changed_values(before, after, tests.expected)]
+    if not places and _changes_only_values(was, now) and _is_of_tests(files, path, tests.paths):
+        return [(node.lineno, ONLY_VALUES) for node in _changed_values(was, now)]
+    return places
 
 
 def _functions(

@@ -35,7 +35,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal, TypeGuard
@@ -204,9 +204,7 @@ class TestSource:
                         edits[test] = next(filter(None, values), [])
                 if edits.get(test):
                     break
-        return self._edited([edit for each in edits.values() for edit in each]), {
-            test for test, each in edits.items() if each
-        }
+        return self._with(edits)
 
     def with_copies(self, tests: Collection[str]) -> tuple[bytes | None, set[str]]:
         """Return a variant whose calls get copies of the lists, sets and dictionaries from which the expected values are computed.
@@ -223,9 +221,12 @@ class TestSource:
             calls = (node for node in nodes if isinstance(node, ast.Call) and id(node) not in in_place)
             given = [each for call in calls for each in _given(call) if each.id in names]
             edits[test] = [(each, f"{self._token}_copied(", ")") for each in given]
-        return self._edited([edit for each in edits.values() for edit in each]), {
-            test for test, each in edits.items() if each
-        }
+        return self._with(edits)
+
+    def _with(self, edits: Mapping[str, list[Edit]]) -> tuple[bytes | None, set[str]]:
+        """Return a variant with the edits of each test, and the tests that have any."""
+        every = [edit for each in edits.values() for edit in each]
+        return self._edited(every), {test for test, each in edits.items() if each}
 
     def plain(self) -> bytes | None:
         """Return a variant whose values compare as Python's own types do; None if nothing is compared."""

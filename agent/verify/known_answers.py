@@ -80,26 +80,25 @@ def _expected(node: ast.AST) -> Iterator[Answer]:
 
 def _answers(module: ast.Module) -> Iterator[tuple[int, Answer]]:
     """Yield the inputs for which code has a result: entries of dictionaries, and conditions that return a value."""
+    rows: list[tuple[ast.expr | ast.stmt, list[ast.expr], ast.expr]]
     for node in ast.walk(module):
-        found = list[Answer]()
         match node:
             case ast.Dict(keys=keys, values=values):
-                for key, value in zip(keys, values, strict=True):
-                    for answer in _answer(_parts(key), value):
-                        yield value.lineno, answer
+                rows = [(value, _parts(key), value) for key, value in zip(keys, values, strict=True)]
             case (
                 ast.IfExp(test=test, body=value)
                 | ast.If(test=test, body=[ast.Return(value=ast.expr() as value)])
             ):
-                found += _answer(_asked(test), value)
+                rows = [(node, _asked(test), value)]
             case ast.match_case(pattern=pattern, body=[ast.Return(value=ast.expr() as value)]):
-                node = value
-                found += _answer(
-                    [each.value for each in ast.walk(pattern) if isinstance(each, ast.MatchValue)], value
-                )
+                asked = [each.value for each in ast.walk(pattern) if isinstance(each, ast.MatchValue)]
+                rows = [(value, asked, value)]
             case ast.Assign(targets=[ast.Subscript(slice=key)], value=value):
-                found += _answer(_parts(key), value)
-        yield from ((getattr(node, "lineno", 1), answer) for answer in found)
+                rows = [(node, _parts(key), value)]
+            case _:
+                continue
+        for place, inputs, result in rows:
+            yield from ((place.lineno, answer) for answer in _answer(inputs, result))
 
 
 def _asked(test: ast.expr) -> list[ast.expr]:
@@ -126,7 +125,7 @@ def _answer(inputs: Sequence[ast.expr], result: ast.expr) -> Iterator[Answer]:
 
 
 def _value(node: ast.expr) -> str | None:
-    """Return a literal value as text; None if an expression is none."""
+    """Return the value of a literal as text. Return None for `None` and for what is no literal."""
     try:
         value: Any = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

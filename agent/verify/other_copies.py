@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from m3agent.agent.verify.review import MOST_LINES, Finding
+from m3agent.agent.verify.review import MOST_LINES, Finding, finding_at
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.tools.runners.path_rules import is_code
 from m3agent.tools.runners.suites import without_suite
@@ -185,7 +185,7 @@ def _changed_tests(
         numbers = [*_starts(path, text, ident)]
         bodies = ["\n".join(_block(lines[number : number + MOST_LINES])) + "\n" for number in numbers]
         if bodies and all(change(body) != body for body in bodies):
-            yield ident, Finding(path, numbers[0] + 1, lines[numbers[0]].strip()[:200], what)
+            yield ident, finding_at(path, text.encode(), numbers[0] + 1, what)
 
 
 def _block(lines: list[str]) -> Iterator[str]:
