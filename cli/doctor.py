@@ -29,7 +29,7 @@ from m3agent.sandbox.backends.here_machine import in_container
 from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
 from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, SandboxError
-from m3agent.sandbox.store.workspace import TOO_LARGE
+from m3agent.sandbox.store.workspace import TOO_LARGE, about_submodules
 from m3agent.serving.check.check import Check
 from m3agent.util.counted import first_of
 from m3agent.util.errors import EnvironmentFault, M3AgentError
@@ -105,16 +105,14 @@ def _repository(repo_dir: Path) -> Check:
         repository = open_repository(repo_dir)
         root = repository.root
         large = [] if root is None else too_large(sizes_of(root, repository.list_files()))
-        submodules = sorted(repository.submodules())
+        submodules, filled = repository.submodules(), {path for path, _ in repository.checkouts()}
     except M3AgentError as error:
         return Check("repository", False, str(error))
     where = f"{repository.root or repository.git_dir} at {repository.head[:12]}"
     if repository.bare or repository.shallow:
         where += " (bare)" if repository.bare else " (shallow)"
     if submodules:
-        where += (
-            f"; submodules are not in sandboxes, and changes there are refused: {first_of(submodules, 5)}"
-        )
+        where += f"; {about_submodules(submodules, filled)}"
     if large:
         detail = f"{where}; not copied into sandboxes, because {TOO_LARGE}: {first_of(large, 5)}"
         return Check("repository", None, detail, "leave them out with .gitignore, or tell git to forget them")

@@ -23,7 +23,7 @@ from m3agent.agent.forge.address import pull_of_origin
 from m3agent.agent.forge.api import find_token
 from m3agent.agent.forge.connection import ask
 from m3agent.agent.repo.repository import GitCommandFailed, Repository, origin_url
-from m3agent.agent.repo.snapshot import TREES, borrowing_store, too_large, workspace_of
+from m3agent.agent.repo.snapshot import TREES, borrowing_store, objects_of, too_large, workspace_of
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore, blob_id
 from m3agent.sandbox.store.workspace import TOO_LARGE, Workspace
@@ -304,6 +304,10 @@ class _Reader:
         return self.store.git("rev-parse", f"{commit}^{{tree}}").decode().strip()
 
     def _change(self, commit: str, before: str, after: str, origin: Origin) -> Change:
+        if (submodules := self.store.submodules(before)) and submodules == self.store.submodules(after):
+            for _, checkout in self._repository.checkouts():
+                self.store.borrow(objects_of(checkout))
+            before, after = self.store.with_submodules(before), self.store.with_submodules(after)
         workspace = self._workspace(commit, before)
         self._refuse_large(workspace, after)
         patch = workspace.patch(after)

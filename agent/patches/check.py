@@ -27,6 +27,7 @@ from m3agent.agent.certificate.table import in_rows, runs_of
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.patches.change import Source
 from m3agent.agent.repo.repository import GitCommandFailed, Repository
+from m3agent.sandbox.store.git import TreeStore
 from m3agent.util.counted import first_of
 
 MOST_NAMED = 3
@@ -160,10 +161,10 @@ def different_patch(statement: Statement, change: Change, repository: Repository
         missing = "" if is_file or not was_file else "; give the file to compare its bytes"
         text = _other(digest, stated.patch.sha256) + missing
         differing.append(Difference("patch", text, decides=not missing))
-    return [*differing, *_different_commit(stated, repository)]
+    return [*differing, *_different_commit(stated, change.workspace.store, repository)]
 
 
-def _different_commit(stated: Predicate, repository: Repository) -> Iterator[Difference]:
+def _different_commit(stated: Predicate, store: TreeStore, repository: Repository) -> Iterator[Difference]:
     commit = stated.patch.source.commit
     if commit is None:
         return
@@ -177,7 +178,7 @@ def _different_commit(stated: Predicate, repository: Repository) -> Iterator[Dif
     except GitCommandFailed:
         yield Difference("commit", f"this repository has no commit {commit}, which the certificate says")
         return
-    if tree.decode().strip() != stated.result_tree:
+    if store.with_submodules(tree.decode().strip()) != stated.result_tree:
         yield Difference("commit", f"the files of {commit} are not those that the certificate is about")
 
 

@@ -180,6 +180,18 @@ class Repository:
         """Return the paths of HEAD's submodules."""
         return {path for mode, path in self._of_head() if mode == _SUBMODULE}
 
+    def checkouts(self) -> Iterator[tuple[str, Repository]]:
+        """Yield path and repository of each submodule that is checked out, and of those in them."""
+        for path in sorted(self.submodules()) if self.root is not None else ():
+            try:
+                inner = open_repository(self.root / path)
+            except M3AgentError:  # no folder, or one without a commit
+                continue
+            # of an empty folder, git finds the repository around it; a link could lead anywhere
+            if inner.root is not None and inner.root.resolve() == self.root.resolve() / path:
+                yield path, inner
+                yield from ((f"{path}/{below}", each) for below, each in inner.checkouts())
+
     def _of_head(self) -> Iterator[tuple[str, str]]:
         """Yield mode and path of every file of HEAD, in the order of the paths."""
         for line in self.git("ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0")[:-1]:

@@ -32,7 +32,8 @@ _MOST_BOUNDARY = 16 << 20  # bytes; 400,000 commits
 def workspace_of(repository: Repository, folder: Path, say: Callable[[str], None]) -> Workspace:
     """Return the tree to start from.
 
-    It has the current files of the work tree, or those of HEAD for a bare repository. Files that are too large are left out.
+    It has the current files of the work tree and of the submodules that are checked out, or those of HEAD for a bare
+    repository. Files that are too large are left out.
 
     Args:
         say: Names each file that is left out.
@@ -43,7 +44,10 @@ def workspace_of(repository: Repository, folder: Path, say: Callable[[str], None
     store = TreeStore(folder / TREES, objects_of(repository))
     store.note_submodules(repository.submodules())
     if repository.root is not None:
-        paths = _readable(repository.root, repository.list_files(), say)
+        paths = repository.list_files()
+        for place, inner in repository.checkouts():
+            paths += (f"{place}/{path}" for path in inner.list_files())
+        paths = _readable(repository.root, paths, say)
         return Workspace.from_folder(store, repository.root, paths)
     wanted = set(repository.list_files())
     return Workspace(store, store.write_tree(e for e in store.list_tree(repository.head) if e.path in wanted))

@@ -599,15 +599,17 @@ class Sandbox:
         changed = []
         for path in wanted:
             mode, sha = found[path]
+            if (place := self.workspace.submodule_of(path)) is not None:
+                self.left_out[path] = f"in the submodule {place}"
+                continue
             if sha is None:
                 self.left_out[path] = f"larger than {MOST_BYTES >> 20} MiB"
                 continue
             content = await self._read_entry(path, mode)
             if content is not None:
                 changed.append((path, mode, content))
-        self.tree = await asyncio.to_thread(
-            self.workspace.commit_changes, self.tree, changed, header["deleted"]
-        )
+        deleted = [path for path in header["deleted"] if self.workspace.submodule_of(path) is None]
+        self.tree = await asyncio.to_thread(self.workspace.commit_changes, self.tree, changed, deleted)
         return self.tree
 
     async def touched(self) -> set[str]:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import IO
@@ -348,10 +348,25 @@ class TreeStore:
             return frozenset()
         return frozenset(map(os.fsdecode, noted.split(b"\0")[:-1]))
 
-    def submodules(self, tree: str) -> list[str]:
-        """Return the paths of the submodules of a tree or commit, given its id."""
+    def submodules(self, tree: str) -> dict[str, str]:
+        """Return the commits of the submodules of a tree or commit, by path."""
         lines = self.git("ls-tree", "-r", "-z", "--full-tree", tree).split(b"\0")
-        return [os.fsdecode(line.split(b"\t", 1)[1]) for line in lines if line.startswith(b"160000")]
+        split = (line.split(b"\t", 1) for line in lines if line.startswith(b"160000"))
+        return {os.fsdecode(path): meta.split()[2].decode() for meta, path in split}
+
+    def borrow(self, objects: Path) -> None:
+        """Read the objects in this folder as well."""
+        with writing(self.git_dir), (self.git_dir / "objects" / "info" / "alternates").open("ab") as borrowed:
+            borrowed.write(os.fsencode(objects) + b"\n")
+
+    def with_submodules(self, tree: str) -> str:
+        """Return a tree that has the files of its submodules in their places, where the store has their commits."""
+        entries = list[TreeEntry]()
+        for path, commit in self.submodules(tree).items():
+            if self.git("cat-file", "-t", commit, ok=(0, 128)) == b"commit\n":
+                inner = self.list_tree(self.with_submodules(commit))
+                entries += (replace(entry, path=f"{path}/{entry.path}") for entry in inner)
+        return self.write_tree([*self.list_tree(tree), *entries]) if entries else tree
 
     def tree_of_folder(self, folder: Path, paths: Sequence[str]) -> str:
         """Store the files at `paths` (relative to `folder`) byte for byte, and return the tree's id."""

@@ -80,7 +80,7 @@ class Workspace:
 
     @cached_property
     def submodules(self) -> frozenset[str]:
-        """Paths of the repository's submodules. Their files belong to other repositories, so no state has them."""
+        """Paths of the repository's submodules. Their files belong to other repositories, so no patch has them."""
         return self.store.noted_submodules()
 
     @property
@@ -88,15 +88,20 @@ class Workspace:
         """What people and the model are told about the submodules; empty without any."""
         if not self.submodules:
             return ""
-        return f"submodules are not in the sandbox, and changes there are refused: {first_of(sorted(self.submodules), 5)}"
+        filled = {self.submodule_of(path) for path in self.entries(self.base)}
+        return about_submodules(self.submodules, {place for place in filled if place is not None})
+
+    def submodule_of(self, path: str) -> str | None:
+        """Return the submodule that a path is, or is in; None for other paths."""
+        places = (path, *map(str, PurePosixPath(path).parents)) if self.submodules else ()
+        return next((place for place in places if place in self.submodules), None)
 
     def refuse_submodule(self, path: str) -> None:
         """Raise PathEscapes for a path that is a submodule, or is in one."""
-        for place in (path, *map(str, PurePosixPath(path).parents)):
-            if place in self.submodules:
-                raise PathEscapes(
-                    f"{path} belongs to the submodule {place}, which is a repository of its own: refused"
-                )
+        if (place := self.submodule_of(path)) is not None:
+            raise PathEscapes(
+                f"{path} belongs to the submodule {place}, which is a repository of its own: refused"
+            )
 
     @classmethod
     def from_folder(cls, store: TreeStore, folder: Path, paths: Sequence[str]) -> Workspace:
@@ -142,7 +147,9 @@ class Workspace:
             refuse_git_files(path)
             if status != "D" and path not in entries:  # a tree lists its submodules, `entries` does not
                 raise PathEscapes(f"the change sets the commit of the submodule {path}: refused")
-            if status != "D":
+            if (
+                path not in self.submodules or status != "D"
+            ):  # without its file, a submodule is removed as a whole
                 self.refuse_submodule(path)
             if status != "D" and stat.S_IFMT(entries[path].mode) == stat.S_IFLNK:
                 refuse_escaping_link(path, self.store.get_blob(entries[path].sha), links)
@@ -170,6 +177,22 @@ class Workspace:
             except OSError:  # another process created it meanwhile
                 shutil.rmtree(folder)
         return self._ignore_files
+
+
+def about_submodules(submodules: Collection[str], filled: Collection[str]) -> str:
+    """Say which submodules sandboxes have, and which not: those whose folder is empty."""
+    there, missing = (
+        first_of(sorted(place for place in submodules if (place in filled) == wanted), 5)
+        for wanted in (True, False)
+    )
+    told = ["changes in submodules are refused"]
+    if there:
+        told.append(f"sandboxes have the files of {there}")
+    if missing:
+        told.append(
+            f"they do not have those of {missing}, until `git submodule update --init` has fetched them"
+        )
+    return "; ".join(told)
 
 
 def inside_git(path: str) -> bool:

@@ -69,8 +69,10 @@ CODE = words_of(
 
 
 def tree_files(store: TreeStore, tree: str) -> Tree:
-    """Return the plain files of a git tree."""
-    entries = {entry.path: entry for entry in store.list_tree(tree) if stat.S_ISREG(entry.mode)}
+    """Return the plain files of a git tree, without those of submodules: their suites are other repositories' suites."""
+    submodules = tuple(f"{place}/" for place in store.noted_submodules())
+    listed = (entry for entry in store.list_tree(tree) if not entry.path.startswith(submodules))
+    entries = {entry.path: entry for entry in listed if stat.S_ISREG(entry.mode)}
     return Tree(
         entries.keys(),
         lambda path: store.get_blob(entries[path].sha),

@@ -288,6 +288,25 @@ async def test_checkpoint_patch_and_rollback(any_sandbox: AnySandbox) -> None:
         assert (await sandbox.patch()).text == patch.text
 
 
+WORK_IN_PART = "echo 2 > part/a.txt; echo 2 > part/b.txt; echo 2 > a.txt; rm part/gone.txt"
+
+
+@does(WORK_IN_PART)
+def work_in_part(command: Command) -> Done:
+    for path in ("part/a.txt", "part/b.txt", "a.txt"):
+        command.files.write(path, b"2\n")
+    command.files.remove("part/gone.txt")
+    return Done()
+
+
+async def test_no_state_has_a_change_in_a_submodule(any_sandbox: AnySandbox) -> None:
+    async with any_sandbox({"a.txt": "1\n", "part/a.txt": "1\n", "part/gone.txt": "1\n"}) as sandbox:
+        sandbox.workspace.store.note_submodules(["part"])
+        await sandbox.exec(["sh", "-c", WORK_IN_PART])
+        assert (await sandbox.patch()).paths == ("a.txt",)
+        assert set(sandbox.left_out) == {"part/a.txt", "part/b.txt"}
+
+
 async def test_a_tree_is_known_by_its_files(any_sandbox: AnySandbox) -> None:
     async with any_sandbox(FILES) as sandbox:
         base = sandbox.tree
