@@ -61,7 +61,7 @@ class Count:
 sys.path[0] = ""
 count = Count()
 options = ["--collect-only", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--rootdir=."]
-status = int(pytest.main(options, plugins=[count]))
+status = int(pytest.main(options + sys.argv[1:], plugins=[count]))
 print("\\n" + json.dumps([status, count.tests, count.errors, count.skipped]))
 """
 """Program for the sandbox. Its last line has pytest's exit code, the number of tests, and the files without tests."""
@@ -184,7 +184,9 @@ def measure(name: str, version: str, repository: Path, limit: float) -> Measured
     started = time.monotonic()
     _, messages = m3agent("sandbox", "build", *where, limit=limit)
     seconds = time.monotonic() - started
-    command = ("python3", "-c", COUNT)
+    listed = git(repository, "ls-files", "--stage").stdout.decode().splitlines()
+    submodules = [line.partition("\t")[2] for line in listed if line.startswith("160000")]
+    command = ("python3", "-c", COUNT, *(f"--ignore={path}" for path in submodules))
     output, remarks = m3agent("sandbox", "exec", *where, "--timeout", "300", "--", *command, limit=limit)
     last = (output.strip().splitlines() or [""])[-1]
     result: list[Any] = json.loads(last) if last.startswith("[") else [None, 0, [], []]

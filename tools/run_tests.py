@@ -253,7 +253,7 @@ async def run_in_sandbox(
         "limit": per_test,
         "targets": selection.targets,
         "only": sorted(selection.only),
-        "ignore": sorted(selection.ignore),
+        "ignore": sorted({*selection.ignore, *_submodules_beside(selection.targets, sandbox)}),
         "skip": sorted(selection.skip),
         "until": selection.seconds,
         "unstable": ADDRESS.pattern,
@@ -295,6 +295,13 @@ async def run_in_sandbox(
         signs=read.signs,
         commands=(("python3", "-m", "pytest", *read.arguments),) if read.arguments else (),
     )
+
+
+def _submodules_beside(targets: Collection[str], sandbox: Sandbox) -> Collection[str]:
+    """Return the repository's submodules, whose tests are not its own; none if a target is in one."""
+    submodule_of = sandbox.workspace.submodule_of
+    files = (target.removeprefix("./").partition("::")[0] for target in targets)
+    return frozenset[str]() if any(map(submodule_of, files)) else sandbox.workspace.submodules
 
 
 async def run_tests(

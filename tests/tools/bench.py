@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,3 +28,16 @@ class Bench:
     async def put(self, files: Mapping[str, str | bytes]) -> None:
         for path, content in files.items():
             await self.sandbox.write(path, content if isinstance(content, bytes) else content.encode())
+
+    @contextlib.contextmanager
+    def submodule(self, path: str) -> Iterator[None]:
+        """Let a folder of the work tree be a submodule of the repository."""
+        workspace = self.sandbox.workspace
+        before = workspace.submodules
+        workspace.store.note_submodules([path])
+        del workspace.__dict__["submodules"]
+        try:
+            yield
+        finally:
+            workspace.store.note_submodules(before)
+            del workspace.__dict__["submodules"]

@@ -414,17 +414,11 @@ async def test_a_write_to_a_file_that_had_tests_says_what_becomes_of_them(
 
 
 async def test_a_write_into_a_submodule_is_refused_at_once(bench: Bench) -> None:
-    store, noted = bench.sandbox.workspace.store, bench.sandbox.workspace.submodules
-    store.note_submodules(["libs/sub"])
-    del bench.sandbox.workspace.__dict__["submodules"]
-    try:
+    with bench.submodule("libs/sub"):
         for path in ("libs/sub/x.py", "./libs/../libs/sub/x.py"):
             result = await bench.call("file_write", path=path, content="x\n")
             assert result.is_refused
             assert "submodule libs/sub" in result.content
-    finally:
-        store.note_submodules(noted)
-        del bench.sandbox.workspace.__dict__["submodules"]
 
 
 LETTERS = {

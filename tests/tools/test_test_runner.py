@@ -76,6 +76,15 @@ def sets(result: ToolResult) -> dict[str, set[str]]:
     }
 
 
+async def test_tests_of_a_submodule_run_only_if_they_are_named(bench: Bench) -> None:
+    await bench.put(
+        {"libs/sub/test_sub.py": "def test_sub(): pass\n", "test_root.py": "def test_root(): pass\n"}
+    )
+    with bench.submodule("libs/sub"):
+        for target, passed in ((".", "test_root.py::test_root"), ("libs/sub", "test_sub.py::test_sub")):
+            assert sets(await bench.call("test_runner", target=target)) == {"passed": {passed}}
+
+
 async def test_pytest_every_kind(bench: Bench) -> None:
     await bench.put(
         {
