@@ -1,6 +1,6 @@
 """Read which versions of toolchains a repository asks for, from the files of version managers and toolchains, as data.
 
-The versions are only compared with what is installed: nothing is installed because of them.
+Only a toolchain that Debian's backports have is installed because of them.
 """
 
 from __future__ import annotations

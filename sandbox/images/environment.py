@@ -26,7 +26,7 @@ from m3agent.sandbox.declared.declared import Declared, acceptable_pythons, read
 from m3agent.sandbox.declared.dockerfile import Named
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
-from m3agent.sandbox.declared.tool_versions import asked_versions, older_than_asked
+from m3agent.sandbox.declared.tool_versions import AskedVersion, asked_versions, is_older, older_than_asked
 from m3agent.sandbox.declared.types import Files
 from m3agent.sandbox.images.dockerfile_build import NOTHING, own_image
 from m3agent.sandbox.images.kept import Say
@@ -108,7 +108,8 @@ def with_suites(
     finder = _Finder(Builder(api, state, say, stop), workspace)
     pythons = acceptable_pythons(read_declared(finder.files))
     start = find_image(api, None, say)
-    image = with_toolchains(finder.builder, start, _system_packages(suites), pythons)
+    newest = finder.newest_asked(suites)
+    image = with_toolchains(finder.builder, start, _system_packages(suites), pythons, newest)
     return finder.with_suites(suites, image).name
 
 
@@ -231,7 +232,8 @@ class _Finder:
         start = self._image(start_from)
         below = with_python(builder, start, pythons, replaceable=start_from is None)
         needed = needed or below != start
-        below = with_toolchains(builder, below, packages, pythons)
+        newest = self.newest_asked(suites) if start_from is None else {}
+        below = with_toolchains(builder, below, packages, pythons, newest)
         without = below if below != start or named.image is not None else None
         if not needed:
             return without
@@ -303,16 +305,26 @@ class _Finder:
 
     def _tell_older(self, suites: Sequence[SuiteNeeds], image: Image) -> None:
         """Tell people which toolchains are older than what the repository asks for."""
-        asked = {
+        if asked := self._asked(suites):
+            installed = toolchains_of(self.builder, image, ()).versions
+            for sentence in older_than_asked(sorted(asked, key=str), installed):
+                self.builder.say(sentence)
+
+    def newest_asked(self, suites: Sequence[SuiteNeeds]) -> dict[str, str]:
+        """Return the newest version of each toolchain that a suite asks for, by language."""
+        newest = dict[str, str]()
+        for each in self._asked(suites):
+            if each.tool not in newest or is_older(newest[each.tool], each.version):
+                newest[each.tool] = each.version
+        return newest
+
+    def _asked(self, suites: Sequence[SuiteNeeds]) -> set[AskedVersion]:
+        return {
             version
             for suite in suites
             for version in asked_versions(self.files, suite.root)
             if version.tool in tools_of(suite.preparation.system_packages)
         }
-        if asked:
-            installed = toolchains_of(self.builder, image, ()).versions
-            for sentence in older_than_asked(sorted(asked, key=str), installed):
-                self.builder.say(sentence)
 
     def _hash(self, inputs: Sequence[str]) -> str:
         """Return the hash of files by path and content."""

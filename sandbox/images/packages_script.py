@@ -18,6 +18,7 @@ APT = ("apt-get", "-q", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries
 RUSTS = ("", "-web")
 """Ends of the names of Debian's packages of Rust: the release's own, and the newer one for browsers."""
 SECURITY = "deb {0}-security {1}-security main\n"
+BACKPORTS = "deb {0} {1}-backports main\n"
 ARCHIVE = re.compile(r"https?://\S+/debian(?=/?\s)")
 """Address of Debian's packages in a list of sources; the security updates lie beside them."""
 SOURCES = Path("/etc/apt/sources.list.d")
@@ -29,37 +30,58 @@ def version_of(text: str) -> tuple[int, ...]:
     return tuple(map(int, match[0].split("."))) if match else ()
 
 
-def newest_rust(policy: str) -> tuple[str, str]:
-    """Return the end of the package's name and the version of the newest Rust in the output of apt-cache policy."""
-    found = [("", "")]
-    for end, candidate in re.findall(r"^cargo([\w.-]*):\n.*\n  Candidate: (\d\S*)", policy, re.MULTILINE):
-        found.append((end, candidate))
-    return max(found, key=lambda one: version_of(one[1]))
-
-
 def apt(*arguments: str) -> bool:
     """Run apt-get with its output in the log; return whether it succeeded."""
     return env_script.run([*APT, *arguments], dict(os.environ))
 
 
-def updates_of(sources: str, release: dict[str, str]) -> str | None:
-    """Return the line for Debian's security updates that a list of sources lacks; None if it lacks nothing."""
+def source_line(name: str, line: str, sources: str, release: dict[str, str]) -> str | None:
+    """Return the line for a part of Debian's archive, such as `security`; None if the list of sources has that part."""
     archive = ARCHIVE.search(sources)
-    if release.get("ID") != "debian" or "-security" in sources or archive is None:
+    if release.get("ID") != "debian" or "-" + name in sources or archive is None:
         return None
-    return SECURITY.format(archive[0], release.get("VERSION_CODENAME", "stable"))
+    return line.format(archive[0], release.get("VERSION_CODENAME", "stable"))
 
 
-def add_updates() -> None:
-    """Let apt see Debian's security updates, which have newer compilers; an image of debootstrap lacks them."""
+def add_source(name: str, line: str) -> str:
+    """Let apt see a part of Debian's archive; an image of debootstrap lacks them all. Return the release's code name."""
     release = dict(
         re.findall(r'^(\w+)="?([^"\n]*)', Path("/etc/os-release").read_text("utf-8"), re.MULTILINE)
     )
     files = [Path("/etc/apt/sources.list"), *SOURCES.glob("*")]
-    line = updates_of("\n".join(file.read_text("utf-8") for file in files if file.is_file()), release)
-    if line is not None:
+    sources = "\n".join(file.read_text("utf-8") for file in files if file.is_file())
+    added = source_line(name, line, sources, release)
+    if added is not None:
         SOURCES.mkdir(parents=True, exist_ok=True)
-        (SOURCES / "m3agent-security.list").write_text(line, "utf-8")
+        (SOURCES / ("m3agent-" + name + ".list")).write_text(added, "utf-8")
+    return release.get("VERSION_CODENAME", "stable")
+
+
+def candidates(packages: list[str]) -> dict[str, str]:
+    """Return the versions of packages that apt would install, without epochs."""
+    done = subprocess.run(["apt-cache", "policy", *packages], stdout=subprocess.PIPE, check=False)
+    return candidates_in(done.stdout.decode())
+
+
+def candidates_in(policy: str) -> dict[str, str]:
+    """Return the versions in the output of apt-cache policy, by package."""
+    return dict(re.findall(r"^(\S+):\n.*\n  Candidate: (?:\d+:)?(\d\S*)", policy, re.MULTILINE))
+
+
+def compilers_of_rust(there: dict[str, str]) -> list[str]:
+    """Return the packages of the newest Rust, given the versions of cargo's packages; none if there is none."""
+    newest = max(there, key=lambda name: version_of(there[name]), default=None)
+    return [] if newest is None else [newest, newest.replace("cargo", "rustc")]
+
+
+def install_newer(asked: dict[str, str]) -> None:
+    """Install packages from Debian's backports whose release has older versions than these. What fails is left to others."""
+    there = candidates(list(asked))
+    older = [name for name in asked if version_of(there.get(name, "")) < version_of(asked[name])]
+    if older:
+        release = add_source("backports", BACKPORTS)
+        if apt("update"):
+            apt("install", "-y", "--no-install-recommends", "-t", release + "-backports", "--", *older)
 
 
 def install_compilers(rust: bool) -> None:
@@ -68,12 +90,7 @@ def install_compilers(rust: bool) -> None:
     if (shutil.which("python3") or "").startswith("/usr/bin/"):
         packages.append("python3-dev")
     if rust and shutil.which("cargo") is None:
-        names = ["cargo" + end for end in RUSTS]
-        policy = subprocess.run(
-            ["apt-cache", "policy", *names], stdout=subprocess.PIPE, check=False
-        ).stdout.decode()
-        end, version = newest_rust(policy)
-        packages += ["cargo" + end, "rustc" + end] if version else []
+        packages += compilers_of_rust(candidates(["cargo" + end for end in RUSTS]))
     if not install(packages):
         env_script.fail("apt-get cannot install the compilers")
 
@@ -101,9 +118,10 @@ def main() -> None:
     os.environ.update(job["env"], DEBIAN_FRONTEND="noninteractive")
     if shutil.which("apt-get") is None:
         env_script.fail("the image has no apt-get to install packages with")
-    add_updates()
+    add_source("security", SECURITY)
     if not apt("update"):
         env_script.fail("apt-get cannot read the lists of Debian's packages")
+    install_newer(job.get("newer", {}))
     if "packages" in job:
         install_named(job["packages"])
     else:

@@ -13,10 +13,11 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from m3agent.sandbox.backends.image import DEFAULT_PATH, Image
-from m3agent.sandbox.declared.tool_versions import LANGUAGES, TABLE
+from m3agent.sandbox.declared.tool_versions import LANGUAGES, TABLE, is_older
 from m3agent.sandbox.declared.types import name_of
 from m3agent.sandbox.images import env_script, packages_script
 from m3agent.sandbox.images.debian import RELEASED, base_here, base_image, best_base, exact_base
@@ -195,23 +196,42 @@ def _python_layer(builder: Builder, image: Image, python: str) -> Layer:
 
 
 def with_toolchains(
-    builder: Builder, image: Image, packages: Sequence[str], pythons: Collection[str]
+    builder: Builder,
+    image: Image,
+    packages: Sequence[str],
+    pythons: Collection[str],
+    asked: Mapping[str, str] = MappingProxyType({}),
 ) -> Image:
     """Return an image with the Debian packages that test suites need; `image` itself if it has them or they cannot be had.
 
-    `pythons` are those of `with_python`.
+    Args:
+        pythons: Those of `with_python`.
+        asked: The least versions of toolchains, by language, where the image may be replaced by one with newer ones.
     """
     if not packages:
         return image
+    newer = {
+        package: asked[language]
+        for package in packages
+        if (language := TOOLS.get(PROGRAMS.get(package, ""))) in asked and "backported" in LANGUAGES[language]
+    }
+
+    def missing(start: Image) -> list[str]:
+        there = toolchains_of(builder, start, packages)
+        old = {
+            package
+            for package, version in newer.items()
+            if is_older(there.versions.get(TOOLS[PROGRAMS[package]], version), version)
+        }
+        return sorted({*there.missing, *old})
+
+    def told(missing: Sequence[str]) -> str:
+        names = (f"{package} {newer.get(package, '')}".strip() for package in missing)
+        return f"{', '.join(names)} for the tests: using Debian's base image"
+
     with builder.tolerant("the tests have to do without what is missing"):
-        below, missing = _over_debian(
-            builder,
-            image,
-            pythons,
-            lambda start: toolchains_of(builder, start, packages).missing,
-            lambda missing: f"{', '.join(missing)} for the tests: using Debian's base image",
-        )
-        return with_system_packages(builder, below, missing, why="which the tests need")
+        below, names = _over_debian(builder, image, pythons, missing, told)
+        return with_system_packages(builder, below, names, why="which the tests need", newer=newer)
     return image
 
 
@@ -259,10 +279,19 @@ def _over_debian(
     return base, missing(base)
 
 
-def with_system_packages(builder: Builder, image: Image, names: Sequence[str], *, why: str) -> Image:
+def with_system_packages(
+    builder: Builder,
+    image: Image,
+    names: Sequence[str],
+    *,
+    why: str,
+    newer: Mapping[str, str] = MappingProxyType({}),
+) -> Image:
     """Return an image with those of these Debian packages that can be installed. Blocking; takes minutes.
 
-    `why` says for people why they are installed, as a relative clause.
+    Args:
+        why: Says for people why they are installed, as a relative clause.
+        newer: The least versions of packages; if Debian's release has older ones, they come from its backports.
     """
     if not names:
         return image
@@ -270,11 +299,12 @@ def with_system_packages(builder: Builder, image: Image, names: Sequence[str], *
         listed = " ".join(names)
         builder.say(f"left out, because nothing can be installed over this machine's /usr: {listed}")
         return image
-    key = f"packages-{digest([PACKAGES_RECIPE, image.ident, sorted(names)])}"
+    key = f"packages-{digest([PACKAGES_RECIPE, image.ident, sorted(names), *sorted(newer.items())])}"
     note = f"installing {' '.join(names)}, {why}, once (this may take minutes)"
     with builder.tolerant("continuing without them"):
         return builder.image(
-            _layer(builder, key, "an image with these packages", note, packages=names), image
+            _layer(builder, key, "an image with these packages", note, packages=names, newer=dict(newer)),
+            image,
         )
     return image
 

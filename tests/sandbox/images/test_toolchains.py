@@ -16,7 +16,14 @@ from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images import layers, toolchains
 from m3agent.sandbox.images.debian import BaseImage
 from m3agent.sandbox.images.layers import Builder
-from m3agent.sandbox.images.packages_script import newest_rust, updates_of, version_of
+from m3agent.sandbox.images.packages_script import (
+    BACKPORTS,
+    SECURITY,
+    candidates_in,
+    compilers_of_rust,
+    source_line,
+    version_of,
+)
 from m3agent.sandbox.images.toolchains import (
     PROBE,
     libraries_for,
@@ -89,6 +96,26 @@ def test_nothing_is_installed_over_this_machines_usr(
     assert installed == [("base", ("cargo-web", "golang"))]
 
 
+@pytest.mark.parametrize(
+    ("asked", "replaced"),
+    [({"Go": "1.19"}, False), ({"Go": "1.23"}, True), ({"Go": "1.19.9"}, True), ({"Node.js": "99"}, False)],
+)
+def test_a_toolchain_that_is_too_old_is_missing(
+    asked: dict[str, str],
+    replaced: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    installed: list[tuple[str, tuple[str, ...]]],
+) -> None:
+    """If Debian's backports may have a newer one: the image has Go 1.19.8."""
+    monkeypatch.setattr(Builder, "_asked", Probe({"skeleton": set(), "base": {"golang", "npm"}}))
+    said: list[str] = []
+    image = with_toolchains(Builder(None, tmp_path, said.append), HOST, ("golang", "npm"), (), asked)
+    assert image == (DEBIAN_BASE if replaced else HOST)
+    assert installed == ([("base", ("golang", "npm"))] if replaced else [("skeleton", ())])
+    assert [asked["Go"] in line for line in said] == ([True] if replaced else [])
+
+
 def test_answers_name_packages_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
         "missing php-cli",
@@ -129,13 +156,18 @@ cargo:
 cargo-web:
   Installed: (none)
   Candidate: 1.85.0+dfsg3-1~deb12u3
+golang:
+  Installed: (none)
+  Candidate: 2:1.19~1
 """
 
 
 def test_the_newest_rust_of_debian_counts() -> None:
-    assert newest_rust(POLICY) == ("-web", "1.85.0+dfsg3-1~deb12u3")
-    assert newest_rust(POLICY.partition("cargo-web")[0]) == ("", "0.66.0+ds1-1")
-    assert newest_rust("cargo:\n  Installed: (none)\n  Candidate: (none)\n") == ("", "")
+    there = candidates_in(POLICY)
+    assert there == {"cargo": "0.66.0+ds1-1", "cargo-web": "1.85.0+dfsg3-1~deb12u3", "golang": "1.19~1"}
+    assert compilers_of_rust(there) == ["cargo-web", "rustc-web"]
+    assert compilers_of_rust({"cargo": "0.66"}) == ["cargo", "rustc"]
+    assert compilers_of_rust(candidates_in("cargo:\n  Installed: (none)\n  Candidate: (none)\n")) == []
     assert version_of("1.100") > version_of("1.85.0+dfsg3") >= version_of("1.85") > version_of("")
 
 
@@ -151,8 +183,11 @@ def test_the_newest_rust_of_debian_counts() -> None:
 )  # fmt: skip
 def test_the_security_updates_come_from_the_same_mirror(sources: str, line: str | None) -> None:
     release = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
-    assert updates_of(sources, release) == line
-    assert updates_of(sources, {**release, "ID": "ubuntu"}) is None
+    assert source_line("security", SECURITY, sources, release) == line
+    assert source_line("security", SECURITY, sources, {**release, "ID": "ubuntu"}) is None
+    if line is not None:
+        backports = line.replace("-security bookworm-security", " bookworm-backports")
+        assert source_line("backports", BACKPORTS, sources, release) == backports
 
 
 @pytest.fixture
