@@ -80,7 +80,9 @@ def main() -> None:
         "| files | command | seconds | CPU seconds | CPU seconds in the sandbox | MiB |\n|---|---|---|---|---|---|"
     )
     for files in args.files:
-        with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
+        with tempfile.TemporaryDirectory(
+            dir=args.folder, ignore_cleanup_errors=True
+        ) as scratch:  # git may still tidy up
             repository, state = Path(scratch, "repository"), Path(scratch, "state")
             repository.mkdir()
             state.mkdir()

@@ -80,10 +80,16 @@ PUT_AHEAD = 8  # number of such frames sent before the first is answered
 PUT_TIMEOUT = 120.0  # seconds for writing the files of one frame
 FEW_INODES = 4096  # files that the toolbox and /dev/shm may each hold
 BYTES_PER_INODE = 8192  # bytes of a file system per file that it may hold
+BLOCK = 4096  # bytes that a tmpfs takes for each part of a file
 INODE_COST = 1024  # bytes of kernel memory that an empty file takes in a tmpfs: its inode and its name
 LAY_TIMEOUT = 120.0  # seconds to lay an image's files into the work tree and to commit it
 FULL = "the disk is full"
+NO_SPACE = b": No space left on device"
 NO_ROOM = "no room for the repository's dependencies in the work tree: give the sandbox more memory (setting `memory`)"
+NO_COPIES = (
+    "the sandbox has no room for git's copies of the files, so commands there find no git repository: give it more memory "
+    "(setting `memory`)"
+)
 START_TIMEOUT = 60.0  # seconds from the start of the machine to the supervisor's first frame
 
 
@@ -125,6 +131,13 @@ class SandboxLimits:
     def inodes(self) -> int:
         """Number of files that the work tree may hold, one per 8 KiB; /tmp may hold the same number."""
         return self.disk // BYTES_PER_INODE
+
+    @staticmethod
+    def memory_for(sizes: Iterable[int]) -> int:
+        """Return the bytes of memory of a sandbox with room for files of these sizes, and for git's copies of them."""
+        disk = 2 * sum(max(BYTES_PER_INODE, -(-size // BLOCK) * BLOCK) for size in sizes)
+        limits = SandboxLimits()
+        return limits.memory * disk // limits.disk + (1 << 30)
 
     @property
     def _room(self) -> int:
@@ -309,7 +322,10 @@ class Sandbox:
 
     async def _start(self) -> None:
         await self.boot()
-        size = await self._lay(self.tree, set(), alone=True)
+        try:
+            size = await self._lay(self.tree, set(), alone=True)
+        except DiskFull:
+            raise await asyncio.to_thread(self._too_small) from None
         work_tree = self.folders.work_tree
         inner = [f"{work_tree}/{folder}" for folder in self.python_folders]
         python_path = [work_tree, *inner, self._env["PYTHONPATH"]]
@@ -337,6 +353,9 @@ class Sandbox:
         lines = done.stdout.decode(errors="replace").splitlines()
         if FULL in lines:
             raise DiskFull(NO_ROOM)
+        if NO_SPACE in done.stderr:
+            self._say(NO_COPIES)
+            await self.exec(["rm", "-rf", ".git"])
         paths = self.workspace.entries(self.tree)
         self._beside_folders = tuple(
             folder for folder in _folders(lines) if not any(path.startswith(f"{folder}/") for path in paths)
@@ -672,6 +691,14 @@ class Sandbox:
             return await self.read(path)
         except (FileProblem, PathEscapes):  # gone or replaced; the next scan reports what it is
             return None
+
+    def _too_small(self) -> DiskFull:
+        entries = self.workspace.store.list_tree(self.tree)
+        memory = SandboxLimits.memory_for(self.workspace.store.sizes([entry.sha for entry in entries]))
+        return DiskFull(
+            f"the sandbox has no room for the work tree of {len(entries):,} files: give it {-(-memory >> 30)} GiB of memory "
+            "(setting `memory`)"
+        )
 
     async def _lay(self, tree: TreeId, keep: set[str], *, alone: bool = False) -> int:
         """Write the files of a state into the work tree, except those in `keep`; return their bytes.

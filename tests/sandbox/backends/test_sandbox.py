@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.backends.sandbox import BLOCK, Sandbox, SandboxLimits
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes
 from tests.conftest import TIME_LIMITS
 
@@ -26,6 +29,34 @@ async def processes(sandbox: Sandbox) -> list[str]:
     )
     done = await sandbox.exec(["python3", "-c", script])
     return [line for line in done.stdout.decode().splitlines() if line.strip()]
+
+
+@given(st.lists(st.integers(0, 1 << 20), min_size=1, max_size=50), st.integers(1, 10_000))
+def test_the_memory_for_a_work_tree_has_room_for_it_twice(sizes: list[int], times: int) -> None:
+    """Git in the sandbox has a copy of each file."""
+    limits = SandboxLimits(memory=SandboxLimits.memory_for(sizes * times))
+    assert limits.inodes >= 2 * len(sizes) * times
+    assert limits.disk >= 2 * times * sum(size + BLOCK - 1 for size in sizes if size > BLOCK)
+
+
+def incompressible(count: int) -> dict[str, bytes]:
+    """Return files of 1 MiB each."""
+    content = random.Random(count).randbytes(1 << 20)
+    return {f"{number}.bin": content + bytes([number]) for number in range(count)}
+
+
+@pytest.mark.slow  # quick: test_the_memory_for_a_work_tree_has_room_for_it_twice
+async def test_a_work_tree_without_room_says_how_much_memory_it_needs(sandbox_of: SandboxOf) -> None:
+    with pytest.raises(DiskFull, match=r"work tree of 130 files: give it 2 GiB of memory"):
+        async with sandbox_of(incompressible(130), limits=SandboxLimits(memory=256 << 20)):
+            pass
+
+
+@pytest.mark.slow  # quick: test_the_memory_for_a_work_tree_has_room_for_it_twice
+async def test_without_room_for_gits_copies_there_is_no_repository(sandbox_of: SandboxOf) -> None:
+    async with sandbox_of(incompressible(60), limits=SandboxLimits(memory=256 << 20)) as sandbox:
+        assert (await sandbox.exec(["ls", "-d", ".git"])).exit != 0
+        await sandbox.write("more.bin", bytes(1 << 20))
 
 
 async def test_a_signal_that_ends_a_command_is_its_exit(sandbox_of: SandboxOf) -> None:
