@@ -365,18 +365,13 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
 
     Exit codes: 0 nothing is marked missing; 2 wrong use; 3 something is marked missing.
     """
-    from m3agent.agent.ui.result import print_result
-    from m3agent.cli import check_table
+    from m3agent.cli.check_table import print_checks
     from m3agent.cli.doctor import diagnose, exit_code
-    from m3agent.util.sanitize import columns_of
 
     check_folder(repo)
     settings = settings_in(repo, {})
     found = run(diagnose(settings, repo))
-    if as_json:
-        print_bytes(check_table.as_json(found).encode())
-    else:
-        print_result(check_table.table(found, width=columns_of(sys.stdout)))
+    print_checks(found, as_json=as_json)
     raise typer.Exit(exit_code(found))
 
 

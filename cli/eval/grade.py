@@ -125,15 +125,14 @@ def eval_grade(
 
     instances = load_rows(rows, ids)
     patches = _references(instances) if predictions == REFERENCE else read_predictions(Path(predictions))
-    there = {instance.id for instance in instances}
-    if ids is None and (unknown := sorted(set(patches) - there)):
+    missing = [instance.id for instance in instances if instance.id not in patches]
+    if ids is None and (unknown := sorted(patches.keys() - {instance.id for instance in instances})):
         raise UsageError(f"{predictions} has a patch for {unknown[0]}, which is not in {rows}.")
-    wanted = [instance for instance in instances if instance.id in patches]
-    if not wanted:
+    if len(missing) == len(instances):
         raise UsageError(f"{predictions} has no patch for any of the instances.")
-    for instance in instances:
-        if instance.id not in patches:
-            say(f"there is no patch for {instance.id}")
+    for ident in missing:
+        say(f"there is no patch for {ident}")
+    wanted = [instance for instance in instances if instance.id in patches]
     environments, grader = parts(print_note, official=official)
     grades = run(
         grade_all(
@@ -144,7 +143,7 @@ def eval_grade(
             workers=_workers(workers),
             validations=None if validation is None else Validations.read(validation),
             folder=logs,
-            on_done=_teller(len(wanted)),
+            on_done=partial(_tell, counter(len(wanted))),
         )
     )
     if as_json:
@@ -166,15 +165,10 @@ def _references(instances: list[Instance]) -> dict[str, bytes]:
     return {each.id: each.answer.patch.encode(errors="surrogateescape") for each in instances}
 
 
-def _teller(total: int) -> Callable[[Graded], None]:
-    """Return a callback that prints the grade of each instance."""
-    count = counter(total)
-
-    def tell(graded: Graded) -> None:
-        strict = graded.strict
-        count(f"{graded.instance_id}: {strict.verdict}{f' ({strict.reason})' if strict.reason else ''}")
-
-    return tell
+def _tell(count: Callable[[str], None], graded: Graded) -> None:
+    """Print the grade of an instance."""
+    strict = graded.strict
+    count(f"{graded.instance_id}: {strict.verdict}{f' ({strict.reason})' if strict.reason else ''}")
 
 
 _MEANINGS = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,15 +54,10 @@ def check(
     Exit codes: 0 nothing failed; 2 wrong use, or no server is named and none runs here; 4 something failed, or the
     server does not answer.
     """
-    from m3agent.agent.ui.result import print_result
-    from m3agent.cli import check_table
-    from m3agent.util.sanitize import columns_of
+    from m3agent.cli.check_table import print_checks
 
     checks = run(_check(endpoint, model, (context, concurrency, typical), prometheus, evict=evict))
-    if as_json:
-        print_bytes(check_table.as_json(checks).encode())
-    else:
-        print_result(check_table.table(checks, failed="failed", width=columns_of(sys.stdout)))
+    print_checks(checks, as_json=as_json, failed="failed")
     raise typer.Exit(ServerFault.exit_code if any(result.ok is False for result in checks) else 0)
 
 
