@@ -41,7 +41,7 @@ from m3agent.cli.common import (
     settings_in,
     state_folder,
 )
-from m3agent.cli.detach import attach, check_detached, detached
+from m3agent.cli.detach import attach, check_detached, detached, reachable
 from m3agent.cli.eval import eval_app
 from m3agent.cli.export import export
 from m3agent.cli.help import PROGRAM, Group, arrange, usage_error
@@ -57,7 +57,6 @@ from m3agent.cli.verify import verify
 from m3agent.util.token_count import some_tokens
 
 if TYPE_CHECKING:
-    from m3agent.agent.delivery.apply import HandOver
     from m3agent.agent.fix.finalize import FixResult
     from m3agent.agent.loop.prompt import Proposes
     from m3agent.agent.ui.event_printer import Screen
@@ -243,13 +242,34 @@ def fix(
     proposes: Proposes = "plan" if plan_first else "spec" if spec else ""
 
     def begin(text: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
+        from m3agent.agent.fix.entry import new_fix
+
         by_id = each is not None
         # otherwise standard input has the issue, or a line could be for any of several issues
         typed = text != "-" and at_once == 1
         screen = screen_for(
             hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json, by_id=by_id, by_keyboard=typed
         )
-        return _fix(text, attach or [], repo, flags, hand_over, screen, certificate, proposes), screen
+
+        async def fixing() -> FixResult:
+            with reachable(screen) as name, screen:
+                return await new_fix(
+                    text,
+                    repo,
+                    flags,
+                    hand_over,
+                    attach=attach or [],
+                    certificate=certificate,
+                    stdin=sys.stdin,
+                    say=screen.say,
+                    sinks=screen.sinks,
+                    listener=screen.listener,
+                    inbox=screen.inbox,
+                    proposes=proposes,
+                    name=name,
+                )
+
+        return fixing(), screen
 
     ask(repo, flags)
     hosts.ask(repo, flags)
@@ -266,37 +286,6 @@ def fix(
 
         fixing = then_follow(fixing, flags, screen)
     finish(fixing, screen, json_result=json_result, result_only=result_only)
-
-
-async def _fix(
-    spec: str,
-    attach: list[Path],
-    repo: Path,
-    flags: Flags,
-    hand_over: HandOver,
-    screen: Screen,
-    certificate: Path | None,
-    proposes: Proposes,
-) -> FixResult:
-    from m3agent.agent.fix.entry import new_fix
-    from m3agent.cli.detach import reachable
-
-    with reachable(screen) as name, screen:
-        return await new_fix(
-            spec,
-            repo,
-            flags,
-            hand_over,
-            attach=attach,
-            certificate=certificate,
-            stdin=sys.stdin,
-            say=screen.say,
-            sinks=screen.sinks,
-            listener=screen.listener,
-            inbox=screen.inbox,
-            proposes=proposes,
-            name=name,
-        )
 
 
 @app.command()

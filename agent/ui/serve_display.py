@@ -42,7 +42,8 @@ class ServeView(Display):
             took = time.monotonic() - self._since
             self._since = time.monotonic()
             if before is not None:
-                self._line(before.phase.words, f"{_done_of_total(before)} {took:.0f} s".strip())
+                done = f"{before.done}/{before.total} " if before.total else ""
+                self._line(before.phase.words, f"{done}{took:.0f} s")
 
     def checking(self, what: str) -> None:
         """Show in the row what is checked next."""
@@ -134,10 +135,6 @@ class FetchView(Display):
 def _add_bar(row: Text, share: float) -> None:
     cells = round(BAR * share)
     row.append("━" * cells, "cyan").append("━" * (BAR - cells), "dim")
-
-
-def _done_of_total(progress: LoadProgress) -> str:
-    return f"{progress.done}/{progress.total}" if progress.total else ""
 
 
 def _cache(record: ServerRecord) -> str:

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -125,14 +125,12 @@ def eval_grade(
 
     instances = load_rows(rows, ids)
     patches = _references(instances) if predictions == REFERENCE else read_predictions(Path(predictions))
-    missing = [instance.id for instance in instances if instance.id not in patches]
-    if ids is None and (unknown := sorted(patches.keys() - {instance.id for instance in instances})):
+    unknown = sorted(patches.keys() - {instance.id for instance in instances})
+    if unknown and ids is None:
         raise UsageError(f"{predictions} has a patch for {unknown[0]}, which is not in {rows}.")
-    if len(missing) == len(instances):
+    wanted = _with_patch(instances, patches)
+    if not wanted:
         raise UsageError(f"{predictions} has no patch for any of the instances.")
-    for ident in missing:
-        say(f"there is no patch for {ident}")
-    wanted = [instance for instance in instances if instance.id in patches]
     environments, grader = parts(print_note, official=official)
     grades = run(
         grade_all(
@@ -157,6 +155,15 @@ def eval_grade(
 
 def _workers(given: int | None) -> int:
     return given or os.cpu_count() or 1
+
+
+def _with_patch(instances: list[Instance], patches: Mapping[str, bytes]) -> list[Instance]:
+    """Return the instances that have a patch. If some have one, name the others."""
+    wanted = [instance for instance in instances if instance.id in patches]
+    for instance in instances if wanted else ():
+        if instance.id not in patches:
+            say(f"there is no patch for {instance.id}")
+    return wanted
 
 
 def _references(instances: list[Instance]) -> dict[str, bytes]:

@@ -105,16 +105,15 @@ async def _check(
     from m3agent.serving.check.reasoning_check import reasoning_check
     from m3agent.serving.check.wire_check import EXAMINE_SECONDS, wire_check
 
-    context, concurrency, typical = work
     server = await _chosen(url, model)
     endpoint, key = server.endpoint, server.key
-    workload = _workload(endpoint, context, concurrency, typical)
+    workload = _workload(endpoint, *work)
     tokenizer = _tokenizer(server)
     _listen(f"{endpoint.model} at {endpoint.url}")
     _listen("prefix cache and tokenizer")
     findings = await examine(endpoint, api_key=key, timeout=EXAMINE_SECONDS)
     checks = await wire_check(
-        endpoint, api_key=key, context=context, tokenizer=tokenizer, listen=_listen, findings=findings
+        endpoint, api_key=key, context=work[0], tokenizer=tokenizer, listen=_listen, findings=findings
     )
     _listen("the end of the reasoning")
     checks += await reasoning_check(endpoint, api_key=key, thinking=server.settings.thinking)
