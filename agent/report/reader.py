@@ -41,6 +41,7 @@ def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
     """
     record = record_of(log.events)
     started, ended = record.started, record.ended
+    runs = {where: _suite_run(line) for where, line in record.tests.items()}
     report = SessionReport(
         folder.name if folder else log.path.stem,
         record,
@@ -57,8 +58,8 @@ def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
             for name, value in mapping(started, "settings").items()
             if value is not None
         ],
-        before=_suite_run(record.tests["before"]) if "before" in record.tests else None,
-        after=_suite_run(record.tests["after"]) if "after" in record.tests else None,
+        before=runs.get("before"),
+        after=runs.get("after"),
         requests=_requests(record.network),
         errors=[text(e, "text") or text(e, "kind") for e in record.errors],
         notes=strings(ended, "notes"),
