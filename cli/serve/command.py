@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from m3agent.cli.serve.options import ServeRequest
 
 _LAUNCH = "Launching M3"
-_EMBEDDED = "The embedded engine"
 
 
 ServeEngine = Literal["vllm", "sglang", "trtllm", "dynamo", "embedded"]

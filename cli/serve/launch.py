@@ -55,8 +55,7 @@ def _launch(
     asked: ServeRequest, state: Path, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> tuple[Launch, records.ServerRecord]:
     asked = reachable(asked)
-    own_key = environ.get("M3AGENT_API_KEY") or secrets.token_urlsafe(32)
-    key = None if is_loopback(asked.host) else own_key
+    key = None if is_loopback(asked.host) else _key(environ)
     if not asked.slurm:
         environ = _without_taken(state, environ, say)
         if not asked.node_rank:
@@ -247,6 +246,11 @@ def _argv(job: EngineJob, environ: Mapping[str, str]) -> tuple[str, ...]:
     """
     there = [name for name in ("python", "python3") if shutil.which(name, path=environ.get("PATH"))]
     return ("python3", *job.argv[1:]) if job.argv[0] == "python" and there == ["python3"] else job.argv
+
+
+def _key(environ: Mapping[str, str]) -> str:
+    """Return the key that the server asks for: the user's own, else a new random one."""
+    return environ.get("M3AGENT_API_KEY") or secrets.token_urlsafe(32)
 
 
 def _reached_at(host: str) -> str:
