@@ -57,6 +57,7 @@ from m3agent.cli.verify import verify
 from m3agent.util.token_count import some_tokens
 
 if TYPE_CHECKING:
+    from m3agent.agent.delivery.apply import HandOver
     from m3agent.agent.fix.finalize import FixResult
     from m3agent.agent.loop.prompt import Proposes
     from m3agent.agent.ui.event_printer import Screen
@@ -242,34 +243,13 @@ def fix(
     proposes: Proposes = "plan" if plan_first else "spec" if spec else ""
 
     def begin(text: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
-        from m3agent.agent.fix.entry import new_fix
-
         by_id = each is not None
         # otherwise standard input has the issue, or a line could be for any of several issues
         typed = text != "-" and at_once == 1
         screen = screen_for(
             hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json, by_id=by_id, by_keyboard=typed
         )
-
-        async def fixing() -> FixResult:
-            with reachable(screen) as name, screen:
-                return await new_fix(
-                    text,
-                    repo,
-                    flags,
-                    hand_over,
-                    attach=attach or [],
-                    certificate=certificate,
-                    stdin=sys.stdin,
-                    say=screen.say,
-                    sinks=screen.sinks,
-                    listener=screen.listener,
-                    inbox=screen.inbox,
-                    proposes=proposes,
-                    name=name,
-                )
-
-        return fixing(), screen
+        return _fix(text, attach or [], repo, flags, hand_over, screen, certificate, proposes), screen
 
     ask(repo, flags)
     hosts.ask(repo, flags)
@@ -286,6 +266,36 @@ def fix(
 
         fixing = then_follow(fixing, flags, screen)
     finish(fixing, screen, json_result=json_result, result_only=result_only)
+
+
+async def _fix(
+    spec: str,
+    attach: list[Path],
+    repo: Path,
+    flags: Flags,
+    hand_over: HandOver,
+    screen: Screen,
+    certificate: Path | None,
+    proposes: Proposes,
+) -> FixResult:
+    from m3agent.agent.fix.entry import new_fix
+
+    with reachable(screen) as name, screen:
+        return await new_fix(
+            spec,
+            repo,
+            flags,
+            hand_over,
+            attach=attach,
+            certificate=certificate,
+            stdin=sys.stdin,
+            say=screen.say,
+            sinks=screen.sinks,
+            listener=screen.listener,
+            inbox=screen.inbox,
+            proposes=proposes,
+            name=name,
+        )
 
 
 @app.command()
