@@ -41,7 +41,7 @@ from m3agent.cli.common import (
     settings_in,
     state_folder,
 )
-from m3agent.cli.detach import attach, check_detached, detached
+from m3agent.cli.detach import attach, check_detached, detached, reachable
 from m3agent.cli.eval import eval_app
 from m3agent.cli.export import export
 from m3agent.cli.help import PROGRAM, Group, arrange, usage_error
@@ -279,7 +279,6 @@ async def _fix(
     proposes: Proposes,
 ) -> FixResult:
     from m3agent.agent.fix.entry import new_fix
-    from m3agent.cli.detach import reachable
 
     with reachable(screen) as name, screen:
         return await new_fix(
@@ -365,18 +364,13 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
 
     Exit codes: 0 nothing is marked missing; 2 wrong use; 3 something is marked missing.
     """
-    from m3agent.agent.ui.result import print_result
-    from m3agent.cli import check_table
+    from m3agent.cli.check_table import print_checks
     from m3agent.cli.doctor import diagnose, exit_code
-    from m3agent.util.sanitize import columns_of
 
     check_folder(repo)
     settings = settings_in(repo, {})
     found = run(diagnose(settings, repo))
-    if as_json:
-        print_bytes(check_table.as_json(found).encode())
-    else:
-        print_result(check_table.table(found, width=columns_of(sys.stdout)))
+    print_checks(found, as_json=as_json)
     raise typer.Exit(exit_code(found))
 
 

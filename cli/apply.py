@@ -44,10 +44,8 @@ def apply(
 
     state = state_folder()
     sessions = sessions_here(repo)
-    if undo and session == LAST:
-        folder = last_written(sessions.folders())
-    else:
-        folder = sessions.find(session, fixes=True)
+    is_last = undo and session == LAST
+    folder = last_written(sessions.folders()) if is_last else sessions.find(session, fixes=True)
     if folder is None:
         raise PermissionRefused(
             "no patch of m3agent is written in this work tree, or it was taken back already"

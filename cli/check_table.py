@@ -1,13 +1,15 @@
-"""Format checks as a table for people and as JSON for programs."""
+"""Print checks as a table for people and as JSON for programs."""
 
 import json
+import sys
 from collections.abc import Sequence
 
 from rich.text import Text
 
-from m3agent.agent.ui.result import LABEL
+from m3agent.agent.ui.result import LABEL, print_result
+from m3agent.cli.common import print_bytes
 from m3agent.serving.check.check import Check
-from m3agent.util.sanitize import printable_line, printable_text
+from m3agent.util.sanitize import columns_of, printable_line, printable_text
 from m3agent.util.table import LEAST, wrapped
 
 MARK = 9
@@ -16,6 +18,14 @@ NARROW_INDENT = 4
 """Spaces before a detail that begins below its name, where a terminal has no room beside it."""
 MOST = 500
 """The longest detail, in characters. It may contain a model's or a server's own words."""
+
+
+def print_checks(checks: Sequence[Check], *, as_json: bool, failed: str = "missing") -> None:
+    """Print the checks; `failed` is the word for a failed one in the table."""
+    if as_json:
+        print_bytes(json_of(checks).encode())
+    else:
+        print_result(table(checks, failed=failed, width=columns_of(sys.stdout)))
 
 
 def table(checks: Sequence[Check], *, failed: str = "missing", width: int = 0) -> Text:
@@ -44,7 +54,7 @@ def table(checks: Sequence[Check], *, failed: str = "missing", width: int = 0) -
     return made
 
 
-def as_json(checks: Sequence[Check]) -> str:
+def json_of(checks: Sequence[Check]) -> str:
     """Return the checks as a JSON list."""
     fields = ("name", "ok", "detail", "fix")
     return json.dumps([{name: getattr(check, name) for name in fields} for check in checks], indent=2) + "\n"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -180,35 +179,24 @@ def _print_line(line: Line) -> None:
     print_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
-class faults:
-    """Context manager that reports expected errors in one sentence on standard error and exits with their exit code."""
+@contextlib.contextmanager
+def faults() -> Iterator[None]:
+    """Report expected errors in one sentence on standard error, and exit with their exit code. Also decorates a command."""
+    try:
+        yield
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        from m3agent.util.errors import INTERRUPTED, OUTPUT_CLOSED
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
-            from m3agent.util.errors import INTERRUPTED, OUTPUT_CLOSED
-
-            end(INTERRUPTED if isinstance(error, KeyboardInterrupt) else OUTPUT_CLOSED)
-        if error is None or isinstance(error, (typer.Exit, SystemExit)):
-            return
+        end(INTERRUPTED if isinstance(error, KeyboardInterrupt) else OUTPUT_CLOSED)
+    except typer.Exit:
+        raise
+    except Exception as error:
         from m3agent.agent.exit_codes import FAILURES, exit_code_of
 
-        if isinstance(error, FAILURES):
-            say(str(error))
-            raise typer.Exit(exit_code_of(error)) from None
-
-
-def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that reports its expected errors as `faults` does."""
-
-    @functools.wraps(command)
-    def with_faults(*values: object, **options: object) -> None:
-        with faults():
-            command(*values, **options)
-
-    return with_faults
+        if not isinstance(error, FAILURES):
+            raise
+        say(str(error))
+        raise typer.Exit(exit_code_of(error)) from None
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

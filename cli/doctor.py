@@ -122,7 +122,7 @@ def _repository(repo_dir: Path) -> Check:
 async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded: bool) -> list[Check]:
     """Check the toolchain of each test suite of the repository, where a fix would run the tests."""
     from m3agent.agent.fix.sandbox_setup import suites_on_disk
-    from m3agent.sandbox.backends.image import DEFAULT_IMAGE, SKELETON
+    from m3agent.sandbox.backends.image import DEFAULT_IMAGE
     from m3agent.tools.runners.python import PYTEST
 
     try:
@@ -134,8 +134,7 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
     if not suites and not repository.bare:
         return [await asyncio.to_thread(_no_suites, repository)]
     checks = []
-    named = [settings.image] if settings.image else []
-    images = _images_here([*named, DEFAULT_IMAGE, SKELETON]) if engine else set[str]()
+    images = _images_here(settings) if engine else set[str]()
     in_image = engine and (settings.image is not None or DEFAULT_IMAGE in images)
     for suite in suites:
         packages = await _missing(suite, settings, in_image=in_image)
@@ -223,11 +222,12 @@ def _parsers(runners: Collection[str]) -> list[Check]:
     return [Check("extra outlines", None, detail, "make install EXTRAS=outlines (docs/install.md)")]
 
 
-def _images_here(names: Sequence[str]) -> set[str]:
-    """Return those of these images that the engine has."""
+def _images_here(settings: Settings) -> set[str]:
+    """Return those of the images from which a sandbox may start that the engine has."""
     from m3agent.sandbox.backends.engine import connect
-    from m3agent.sandbox.backends.image import local_image
+    from m3agent.sandbox.backends.image import DEFAULT_IMAGE, SKELETON, local_image
 
+    names = filter(None, (settings.image, DEFAULT_IMAGE, SKELETON))
     with contextlib.closing(connect(ENGINE_TIMEOUT)) as api:
         return {name for name in names if local_image(api, name) is not None}
 

@@ -283,17 +283,14 @@ class _Queue:
         await self._fix(spec, *self._begin(spec), say, contextlib.nullcontext)
 
     async def _fix_beside(self, number: int, spec: str, view: QueueView) -> None:
-        def tell(text: str) -> None:
-            view.say(f"m3agent: {text}")
-
-        self._announce(number, spec, tell)
+        self._announce(number, spec, view.say)
         fixing, screen = self._begin(spec)
         try:
             with view.showing(number, screen):
-                await self._fix(spec, fixing, screen, tell, view.paused)
+                await self._fix(spec, fixing, screen, view.say, view.paused)
         finally:
             if end := self.ended.get(spec):
-                tell(f"issue {number} of {self._of} is {end.status}: {view.state}")
+                view.say(f"issue {number} of {self._of} is {end.status}: {view.state}")
 
     def _announce(self, number: int, spec: str, tell: Callable[[str], None]) -> None:
         if self._is_interrupted:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from m3agent.cli.common import All, Repo, argument, option, print_bytes, say, session_names, sessions_here
 from m3agent.util.errors import UsageError
 
 if TYPE_CHECKING:
     from m3agent.agent.session.record import SessionRecord
-
-
-class Format(StrEnum):
-    """Formats of trajectories."""
-
-    atif = "atif"
-    sft = "sft"
 
 
 def export(
@@ -31,8 +23,9 @@ def export(
         ),
     ] = None,
     format: Annotated[  # noqa: A002  # the option's name
-        Format, option("atif: one session, ATIF 1.8 (JSON); sft: verified sessions, chat format (JSONL).")
-    ] = Format.atif,
+        Literal["atif", "sft"],
+        option("atif: one session, ATIF 1.8 (JSON); sft: verified sessions, chat format (JSONL)."),
+    ] = "atif",
     output: Annotated[
         str, option("--output", "-o", "Write to this file; - is standard output.", "FILE")
     ] = "-",
@@ -45,13 +38,13 @@ def export(
     if output != "-":
         check_target(Path(output))
     known = sessions_here(repo, every=every, shows=True)
-    if format is Format.sft and not sessions:
+    if format == "sft" and not sessions:
         folders = [Path(summary.folder) for summary in known.list() if not summary.problem]
     else:
         folders = [known.find(name) for name in sessions or ()]
-    if format is Format.atif and len(folders) != 1:
+    if format == "atif" and len(folders) != 1:
         raise UsageError("--format atif writes one session: give one")
-    if format is Format.atif:
+    if format == "atif":
         written = _atif(folders[0])
     else:
         written, left_out = _sft(folders)

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from m3agent.cli.common import guarded
+from m3agent.cli.common import faults
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -205,7 +205,7 @@ def arrange(app: typer.Typer) -> None:
 
 
 def _prepare(command: Any) -> None:
-    command.cls, command.callback = Command, guarded(command.callback)
+    command.cls, command.callback = Command, faults()(command.callback)
 
 
 def _arrange_below(app: typer.Typer | None) -> None:
@@ -214,7 +214,7 @@ def _arrange_below(app: typer.Typer | None) -> None:
         app.info.cls = Group
     own = app.registered_callback  # a group that has one is a command itself
     if own is not None and own.callback is not None:
-        own.callback = guarded(own.callback)
+        own.callback = faults()(own.callback)
     for command in app.registered_commands:
         _prepare(command)
     for group in app.registered_groups:

@@ -74,11 +74,11 @@ def mcp_check(repo: Repo = Path()) -> None:
 @mcp_app.command("trust")
 def mcp_trust(repo: Repo = Path()) -> None:
     """Let fixes use the servers in the repository's .mcp.json. If the file changes, trust it again."""
-    from m3agent.agent.mcp.config import read, trust
+    from m3agent.agent.mcp.config import read, trust_in
 
     path = _project_file(repo)
     servers = read(path, None)
-    trust(path, state_folder())
+    trust_in(path, state_folder()).give()
     print_note(printable_line(f"trusted in its present form: {path}", PATH))
     for server in servers:
         print_note(f"  {printable_line(server.name)}: {printable_line(_starts(server), 300)}")
@@ -87,10 +87,10 @@ def mcp_trust(repo: Repo = Path()) -> None:
 @mcp_app.command("distrust")
 def mcp_distrust(repo: Repo = Path()) -> None:
     """Stop trusting the repository's .mcp.json."""
-    from m3agent.agent.mcp.config import distrust
+    from m3agent.agent.mcp.config import trust_in
 
     path = _project_file(repo)
-    was = distrust(path, state_folder())
+    was = trust_in(path, state_folder()).withdraw()
     print_note(printable_line(f"{'no longer trusted' if was else 'was not trusted'}: {path}", PATH))
 
 

@@ -299,24 +299,16 @@ def serve_options(gpus: str, wish: PlanRequest, *, local: bool) -> list[str]:
 
 def print_block(block: Block) -> None:
     """Print lines to standard output: in colours and as wide as a terminal, or plain to a file or a pipe."""
-    from rich.console import Console
+    from rich.text import Text
 
-    from m3agent.agent.ui.layout import in_ascii, shows_unicode
-    from m3agent.util.sanitize import columns_of, print_text
+    from m3agent.agent.ui.result import print_result
+    from m3agent.util.sanitize import columns_of
 
     terminal = columns_of(sys.stdout)
     lines = block(max(1, terminal - 1) if terminal else None)
     for line in lines:
         line.rstrip()
-    if not shows_unicode(getattr(sys.stdout, "encoding", None) or ""):
-        for line in lines:
-            line.plain = in_ascii(line.plain)
-    if not terminal:
-        print_text("".join(f"{line.plain}\n" for line in lines), end="")
-        return
-    console = Console(highlight=False, soft_wrap=True)
-    for line in lines:
-        console.print(line)
+    print_result(Text("\n").join(lines).append("\n"))
 
 
 def _here() -> Fleet:
@@ -327,13 +319,6 @@ def _here() -> Fleet:
     for note in detected.notes:
         say(note)
     return detected.fleet
-
-
-def plan_details(plan: Plan) -> str:
-    """Describe a plan, why it is the first, and its pitfalls: one label and its text on each line."""
-    from m3agent.agent.ui.plan_view import facts
-
-    return "".join(f"{name:<12} {said}\n" for name, said in facts(plan))
 
 
 def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:

@@ -211,11 +211,8 @@ async def _prune(keep_gb: float) -> None:
     state = state_folder()
 
     def work() -> Pruned:
-        api = connect()
-        try:
+        with contextlib.closing(connect()) as api:
             return prune(api, state, keep_bytes=int(keep_gb * 1e9), say=say)
-        finally:
-            api.close()
 
     folders = await asyncio.to_thread(sweep_scratch, state)
     done = await asyncio.to_thread(work)

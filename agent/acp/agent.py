@@ -7,10 +7,11 @@ configuration, Docker or GPU.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Awaitable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from acp import PROTOCOL_VERSION, RequestError
 from acp.helpers import update_current_mode
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
     from m3agent.agent.acp.blocks import Block
 
-T = TypeVar("T")
 McpServers: TypeAlias = Sequence[Any]
 """The MCP servers that a client passes on, as models of the SDK."""
 
@@ -114,7 +114,8 @@ class AcpAgent:
     ) -> NewSessionResponse:
         """Create a session in a folder."""
         folder = _folder(cwd)
-        kept = await _with_protocol_errors(asyncio.to_thread(new_session, state_dir(os.environ), str(folder)))
+        with _protocol_errors():
+            kept = await asyncio.to_thread(new_session, state_dir(os.environ), str(folder))
         session = self._open(kept, mcp_servers)
         return NewSessionResponse(
             session_id=session.id, modes=_modes(kept), config_options=await self._options(session)
@@ -171,10 +172,8 @@ class AcpAgent:
     ) -> SetSessionConfigOptionResponse:
         """Set an option from now on. The mode is one of them."""
         session = self._session(session_id)
-        try:
+        with _protocol_errors():
             chosen = checked(await self._choices(session), config_id, value)
-        except UsageError as error:
-            raise _refused(str(error)) from None
         if config_id == "mode":
             await self.set_session_mode(chosen, session_id)
         else:
@@ -182,7 +181,8 @@ class AcpAgent:
         return SetSessionConfigOptionResponse(config_options=await self._options(session))
 
     async def _choices(self, session: ClientSession) -> list[Option]:
-        return options_of(await _with_protocol_errors(asyncio.to_thread(session.settings)))
+        with _protocol_errors():
+            return options_of(await asyncio.to_thread(session.settings))
 
     async def _options(self, session: ClientSession) -> list[Any]:
         """Return the options of a session as the protocol has them."""
@@ -193,9 +193,10 @@ class AcpAgent:
         session = self._session(session_id)
         try:
             if session.task is not None:
-                await _with_protocol_errors(_steer(session, prompt))
+                with _protocol_errors():
+                    session.steer(read_prompt(prompt))
                 return await asyncio.shield(session.task)
-            session.task = asyncio.ensure_future(_with_protocol_errors(_prompt(session, prompt)))
+            session.task = asyncio.ensure_future(_prompt(session, prompt))
             session.task.add_done_callback(lambda _: session.idle())
             return await session.task
         except asyncio.CancelledError:
@@ -230,9 +231,8 @@ class AcpAgent:
         if session is not None:
             kept = session.kept
         else:
-            kept = await _with_protocol_errors(
-                asyncio.to_thread(open_session, state_dir(os.environ), session_id)
-            )
+            with _protocol_errors():
+                kept = await asyncio.to_thread(open_session, state_dir(os.environ), session_id)
         if kept.record.cwd != folder:
             if session is None:
                 kept.close()
@@ -253,12 +253,9 @@ class AcpAgent:
         session.kept.close()
 
 
-async def _steer(session: ClientSession, blocks: Sequence[Block]) -> None:
-    session.steer(read_prompt(blocks))
-
-
 async def _prompt(session: ClientSession, blocks: Sequence[Block]) -> PromptResponse:
-    return await session.prompt(read_prompt(blocks))
+    with _protocol_errors():
+        return await session.prompt(read_prompt(blocks))
 
 
 def _modes(kept: OpenSession) -> SessionModeState:
@@ -281,10 +278,11 @@ def _refused(sentence: str) -> RequestError:
     return RequestError(-32602, sentence)
 
 
-async def _with_protocol_errors(work: Awaitable[T]) -> T:
-    """Return the result of the work. Raise its expected failures as protocol errors, in one sentence each."""
+@contextlib.contextmanager
+def _protocol_errors() -> Iterator[None]:
+    """Raise the expected failures of the work as protocol errors, in one sentence each."""
     try:
-        return await work
+        yield
     except UsageError as error:
         raise _refused(str(error)) from None
     except FAILURES as error:

@@ -89,27 +89,20 @@ class Pipe:
 
     async def _line(self) -> bytes:
         """Return the next line, or the rest at the end of the stream. Refuse and skip a line that is too long."""
+        is_too_long = False
         while True:
             try:
-                return await self._reader.readuntil(b"\n")
+                line = await self._reader.readuntil(b"\n")
             except asyncio.IncompleteReadError as end:
-                return end.partial
+                line = end.partial
             except asyncio.LimitOverrunError as over:
                 await self._reader.readexactly(over.consumed)
-                await self._skip()
-                await self._refuse(INVALID_REQUEST, f"a message may have at most {MOST >> 20} MiB")
-
-    async def _skip(self) -> None:
-        """Skip the rest of a line."""
-        while True:
-            try:
-                await self._reader.readuntil(b"\n")
-            except asyncio.LimitOverrunError as over:
-                await self._reader.readexactly(over.consumed)
-            except asyncio.IncompleteReadError:
-                return
-            else:
-                return
+                is_too_long = True
+                continue
+            if not is_too_long:
+                return line
+            await self._refuse(INVALID_REQUEST, f"a message may have at most {MOST >> 20} MiB")
+            is_too_long = False
 
     async def _refuse(self, code: int, sentence: str) -> None:
         await self.send({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": sentence}})

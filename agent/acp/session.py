@@ -353,8 +353,6 @@ class ClientSession:
                         updates.see(line)
                 case "ended":
                     sender.tell(update_agent_message_text(f"\n\n{entry['said']}"))
-                case _:
-                    pass
 
 
 class _Sender:

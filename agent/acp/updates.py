@@ -84,8 +84,6 @@ class Updates:
                 self.tell(update_agent_message_text(delta.text))
             case "reset":
                 self.tell(update_agent_thought_text("\n\n(the answer broke off; asking again)\n\n"))
-            case _:
-                pass
 
     def note(self, text: str) -> None:
         """Send a note for the person."""

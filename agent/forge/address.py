@@ -193,24 +193,6 @@ class _Numbered(Project):
 
     number: int
 
-    @property
-    def label(self) -> str:
-        """The name to show to people."""
-        return f"{self.project}{self._sign}{self.number}"
-
-    @property
-    def url(self) -> str:
-        """Its web page."""
-        return f"{self.page}/{self._pages}/{self.number}"
-
-    @property
-    def _sign(self) -> str:
-        return "#"
-
-    @property
-    def _pages(self) -> str:
-        return self.server.issue_pages
-
 
 @dataclass(frozen=True)
 class IssueReference(_Numbered):
@@ -218,6 +200,16 @@ class IssueReference(_Numbered):
 
     noun = "issue"
     instead = ", or give the issue's text as a file"
+
+    @property
+    def label(self) -> str:
+        """The name to show to people."""
+        return f"{self.project}#{self.number}"
+
+    @property
+    def url(self) -> str:
+        """Its web page."""
+        return f"{self.page}/{self.server.issue_pages}/{self.number}"
 
 
 @dataclass(frozen=True)
@@ -237,12 +229,14 @@ class PullReference(_Numbered):
         return f"{self.server.pull_refs}/{self.number}/head"
 
     @property
-    def _sign(self) -> str:
-        return self.server.pull_sign
+    def label(self) -> str:
+        """The name to show to people."""
+        return f"{self.project}{self.server.pull_sign}{self.number}"
 
     @property
-    def _pages(self) -> str:
-        return self.server.pull_pages
+    def url(self) -> str:
+        """Its web page."""
+        return f"{self.page}/{self.server.pull_pages}/{self.number}"
 
 
 def parse_pull_request(spec: str, *, github_api: str, env: Mapping[str, str]) -> PullReference:

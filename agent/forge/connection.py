@@ -92,25 +92,21 @@ class GitHub(Client):
 
     def _state(self, pull: PullReference, now: dict[str, Any]) -> tuple[State, str | None]:
         ended: State = "merged" if now.get("merged") is True else "closed"
-        return "open" if now.get("state") == "open" else ended, words(
-            now, "head", "repo", "full_name"
-        ) or None
+        source = words(now, "head", "repo", "full_name") or None
+        return "open" if now.get("state") == "open" else ended, source
 
     def _news(self, pull: PullReference, now: dict[str, Any], seen: PullState) -> PullState:
         project, own = pull.project_api, pull.pull_api
         reviews = list(self.api.pages(f"{own}/reviews"))
-        entries = [
-            # the text of an approval asks for nothing
-            *(
-                ("review", review)
-                for review in reviews
-                if review.get("state") in ("COMMENTED", "CHANGES_REQUESTED")
-            ),
-            *(("line", comment) for comment in self.api.pages(f"{own}/comments")),
-            *(("comment", comment) for comment in self.api.pages(f"{project}/issues/{pull.number}/comments")),
-        ]
-        written = [(kind, entry) for kind, entry in entries if is_written(entry)]
-        of_members = sorted(((kind, entry) for kind, entry in written if _is_member(entry)), key=_time)
+        # the text of an approval asks for nothing
+        asking = (review for review in reviews if review.get("state") in ("COMMENTED", "CHANGES_REQUESTED"))
+        lists = {
+            "review": asking,
+            "line": self.api.pages(f"{own}/comments"),
+            "comment": self.api.pages(f"{project}/issues/{pull.number}/comments"),
+        }
+        written = [(kind, entry) for kind, entries in lists.items() for entry in entries if is_written(entry)]
+        of_members = sorted((each for each in written if _is_member(each[1])), key=_time)
         mergeable = now.get("mergeable")
         return replace(
             seen,

@@ -64,7 +64,7 @@ def files(repository: Repository, state: Path, env: Mapping[str, str]) -> list[t
     mine = settings and settings.with_name(USER_FILE)
     found = [(mine, True)] if mine is not None and mine.is_file() else []
     own = project_file(repository)
-    return found if own is None else [*found, (own, is_trusted(own, state))]
+    return found if own is None else [*found, (own, trust_in(own, state).given)]
 
 
 def configured(
@@ -166,27 +166,8 @@ def _value(match: re.Match[str], env: Mapping[str, str], where: str) -> str:
     return value
 
 
-def is_trusted(path: Path, state: Path) -> bool:
-    """Return whether the user trusts a repository's file with exactly its current text."""
-    return _trust(path, state).given
-
-
-def trust(path: Path, state: Path) -> None:
-    """Trust the current text of the file. A changed text needs a new decision.
-
-    Raises:
-        UsageError: The file cannot be read.
-        EnvironmentFault: The decision cannot be stored.
-    """
-    _trust(path, state).give()
-
-
-def distrust(path: Path, state: Path) -> bool:
-    """Stop trusting the current text of the file; return whether it was trusted."""
-    return _trust(path, state).withdraw()
-
-
-def _trust(path: Path, state: Path) -> Trust:
+def trust_in(path: Path, state: Path) -> Trust:
+    """Return the user's decision about a repository's file with exactly its current text. Raises UsageError: it cannot be read."""
     return Trust(state / TRUSTED, str(path.resolve()), _text(path))
 
 

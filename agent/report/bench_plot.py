@@ -129,10 +129,6 @@ def _curve(
         yield f'<circle class="{name}" cx="{x}" cy="{y}" r="4"><title>{escape(told)}</title></circle>'
 
 
-def _rate(value: float) -> str:
-    return short_count(round(value, 1))
-
-
 def _powers_of_ten(values: Sequence[float]) -> list[float]:
     """Return the powers of ten that enclose the values, at least two."""
     first = math.floor(math.log10(min(values)))
@@ -148,4 +144,4 @@ def _even(values: Sequence[float]) -> list[float]:
 
 
 LOGARITHMIC = VerticalAxis(_powers_of_ten, math.log10, duration)
-LINEAR = VerticalAxis(_even, float, _rate)
+LINEAR = VerticalAxis(_even, float, lambda value: short_count(round(value, 1)))

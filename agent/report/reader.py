@@ -41,6 +41,7 @@ def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
     """
     record = record_of(log.events)
     started, ended = record.started, record.ended
+    runs = {where: _suite_run(line) for where, line in record.tests.items()}
     report = SessionReport(
         folder.name if folder else log.path.stem,
         record,
@@ -57,8 +58,8 @@ def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
             for name, value in mapping(started, "settings").items()
             if value is not None
         ],
-        before=_suite_run(record.tests["before"]) if "before" in record.tests else None,
-        after=_suite_run(record.tests["after"]) if "after" in record.tests else None,
+        before=runs.get("before"),
+        after=runs.get("after"),
         requests=_requests(record.network),
         errors=[text(e, "text") or text(e, "kind") for e in record.errors],
         notes=strings(ended, "notes"),
@@ -208,7 +209,7 @@ def _add_incidents(shown: TurnView, turn: TurnRecord, ended: str) -> None:
             shown.incidents.append(_gate(line, ended))
         elif kind == "stall" and shown.calls:
             shown.calls[-1].incidents.append(_incident(line))
-        elif kind in INCIDENTS or kind in words.WARNINGS:
+        elif kind in INCIDENTS:
             shown.incidents.append(_incident(line))
 
 
@@ -272,36 +273,24 @@ def _requests(lines: list[Line]) -> list[Request]:
 
 def _incident(line: Line) -> Incident:
     """Return the incident for an event."""
-    if made := INCIDENTS.get(line["type"]):
+    kind = line["type"]
+    if kind in _CALM:
+        name, told = _CALM[kind]
+        return Incident(name, told(line), bad=False)
+    if made := _OTHERS.get(kind):
         return made(line)
-    return Incident(line["type"].partition(".")[0], words.WARNINGS[line["type"]](line))
+    return Incident(kind.partition(".")[0], words.WARNINGS[kind](line))
 
 
-def _resumed(line: Line) -> Incident:
+def _resumed(line: Line) -> str:
     cut_off = len(items(line, "interrupted"))
     calls = f"; interrupted calls that were not run again: {cut_off}" if cut_off else ""
-    told = f"the session continued in another process at {show.moment(text(line, 'ts'))}{calls}"
-    return Incident("resumed", told, bad=False)
+    return f"the session continued in another process at {show.moment(text(line, 'ts'))}{calls}"
 
 
-def _forked(line: Line) -> Incident:
-    told = f"the turns before belong to session {text(line, 'source')}; this session continues from here"
-    return Incident("forked", told, bad=False)
-
-
-def _followed(line: Line) -> Incident:
-    told = f"the session continues because of comments or checks on {text(line, 'pull_request')}"
-    return Incident("followed", told, bad=False)
-
-
-def _proposal(line: Line) -> Incident:
-    tests = mapping(line, "tests")
-    red = "".join(f"\n{ident}: {error}" for ident, error in tests.items())
-    return Incident("proposal", f"waits until the person accepts it{red}", bad=False)
-
-
-def _changed(line: Line) -> Incident:
-    return Incident("changed", ", ".join(f"{letter} {path}" for letter, path in _changes(line)), bad=False)
+def _proposal(line: Line) -> str:
+    red = "".join(f"\n{ident}: {error}" for ident, error in mapping(line, "tests").items())
+    return f"waits until the person accepts it{red}"
 
 
 def _tested(line: Line) -> Incident:
@@ -317,30 +306,45 @@ def _gate(line: Line, ended: str) -> Incident:
     return Incident("gate", _WITHOUT_CHANGE.get(ended, _ACCEPTED), bad=ended == Status.EMPTY)
 
 
-def _summary(line: Line) -> Incident:
+def _summary(line: Line) -> str:
     kept = show.count(whole(line, "kept"))
     whose = "the model's notes" if line.get("own_words") is True else "a list of its calls"
-    told = f"the window was nearly full: {whose} replaced all but the last {kept} messages"
-    return Incident("summary", told, bad=False)
+    return f"the window was nearly full: {whose} replaced all but the last {kept} messages"
 
 
-INCIDENTS: Mapping[str, Callable[[Line], Incident]] = {
-    "session.resumed": _resumed,
-    "session.forked": _forked,
-    "pull.followed": _followed,
-    "proposal": _proposal,
+_CALM: Mapping[str, tuple[str, Callable[[Line], str]]] = {
+    "session.resumed": ("resumed", _resumed),
+    "session.forked": (
+        "forked",
+        lambda line: (
+            f"the turns before belong to session {text(line, 'source')}; this session continues from here"
+        ),
+    ),
+    "pull.followed": (
+        "followed",
+        lambda line: f"the session continues because of comments or checks on {text(line, 'pull_request')}",
+    ),
+    "proposal": ("proposal", _proposal),
+    "person.message": ("person", lambda line: text(line, "text")),
+    "context.summarised": ("summary", _summary),
+    "file.changed": (
+        "changed",
+        lambda line: ", ".join(f"{letter} {path}" for letter, path in _changes(line)),
+    ),
+}
+"""Events that are no fault: how the page calls each, and what it says of it."""
+_OTHERS: Mapping[str, Callable[[Line], Incident]] = {
     "proposal.answered": lambda line: Incident(
         "person" if line.get("by", "person") == "person" else "m3agent",
         "accepted" if line.get("accepted") is True else text(line, "text"),
         bad=False,
     ),
-    "person.message": lambda line: Incident("person", text(line, "text"), bad=False),
     "feedback": lambda line: Incident("verdict", f"{words.sent_back(line)}:\n{text(line, 'text')}"),
-    "context.summarised": _summary,
-    "file.changed": _changed,
     "test.finished": _tested,
 }
-"""What the page shows of events that are no warnings (`words.WARNINGS`)."""
+"""What the page shows of other events that are no warnings (`words.WARNINGS`)."""
+INCIDENTS = frozenset(_CALM) | frozenset(_OTHERS) | frozenset(words.WARNINGS)
+"""Types of the events that are incidents."""
 
 
 def _as_json(value: object) -> str:

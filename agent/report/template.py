@@ -5,7 +5,6 @@ Pages share the head, the style, the filters, and the macros for untrusted text 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -15,21 +14,11 @@ from m3agent import __version__
 from m3agent.agent.report import text
 
 _HERE = Path(__file__).parent
+LIMITS = {"words": 12_000, "arguments": 8_000, "result": 12_000, "patch_line": 2_000}
+"""Most characters shown of each kind of text.
 
-
-@dataclass(frozen=True)
-class TextLimits:
-    """Most characters shown of each kind of text.
-
-    For a longer text the page shows the beginning, the end, and where to find the whole text.
-    """
-
-    words: int = 12_000
-    arguments: int = 8_000
-    result: int = 12_000
-    patch_line: int = 2_000
-
-
+For a longer text the page shows the beginning, the end, and where to find the whole text.
+"""
 MOST_TESTS = 200
 """Most test ids, or changed paths, in one list."""
 
@@ -69,7 +58,7 @@ def page_environment(folder: Path | None = None) -> Environment:
     environment.globals |= {
         "css": Markup(css),  # noqa: S704  # files of this package
         "version": __version__,
-        "limits": TextLimits(),
+        "limits": LIMITS,
         "most_tests": MOST_TESTS,
     }
     return environment

@@ -88,11 +88,12 @@ def short_count(value: float) -> str:
     """Format a number with three digits, for ticks of an axis and changing rows: `950`, `13.7k`, `1.5M`."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= 0.9995 * size:
-            return _three_digits(value / size) + unit
+            return three_digits(value / size) + unit
     return f"{value:g}"
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
+    """Format a number with three significant digits, and all digits before its point."""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
@@ -132,7 +133,7 @@ def size(value: float | None) -> str:
         return UNKNOWN
     for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= unit_bytes:
-            return f"{_three_digits(value / unit_bytes)} {unit}"
+            return f"{three_digits(value / unit_bytes)} {unit}"
     return f"{value:.0f} B"
 
 

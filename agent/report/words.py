@@ -64,10 +64,8 @@ def _outcome_when_done(finished: Line, first: str, rest: Sequence[str]) -> str:
         return first
     output = last_line("\n".join(rest))
     is_brief = len(output) <= MOST_OUTCOME and '{"' not in output  # the others are for programs
-    shown = output if is_brief else ""
-    if code == 0:
-        return shown
-    return f"exit {code}: {shown}" if shown else f"exit {code}"
+    parts = (f"exit {code}" if code else "", output if is_brief else "")
+    return ": ".join(filter(None, parts))
 
 
 def outcome_counts(counts: Mapping[str, int]) -> str:

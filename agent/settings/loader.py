@@ -16,6 +16,7 @@ from m3agent.agent.settings.server_key import OPENAI, ServerKey
 from m3agent.agent.settings.settings import AUTO_BUDGET, SETTINGS, Setting, Settings, config_file
 from m3agent.sandbox.declared.toml_text import parse_toml
 from m3agent.util.errors import UsageError
+from m3agent.util.json_value import value_at
 from m3agent.util.plain_file import read_first, read_inside
 from m3agent.util.sanitize import printable_line, printable_text
 from m3agent.util.table import wrapped
@@ -216,8 +217,7 @@ def _from_repository(repo_dir: Path, wrong: list[UsageError] | None) -> _Layer:
         shared = folder / "pyproject.toml"
         # A pyproject.toml without "m3agent" is not parsed: it may be broken, and be the very file to fix.
         if "m3agent" in (text := _shared_text(shared, folders[-1])):
-            tool = _parse(shared, text).get("tool")
-            table = tool.get("m3agent") if isinstance(tool, dict) else None
+            table = value_at(_parse(shared, text), "tool", "m3agent")
             if table is not None:
                 if not isinstance(table, dict):
                     raise UsageError(f"In {shared}, tool.m3agent is not a table: write [tool.m3agent].")

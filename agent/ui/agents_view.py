@@ -16,6 +16,7 @@ from m3agent.agent.ui.plan_view import (
     kv_types,
     labelled,
     layout,
+    legend,
     memory_bars,
     paragraph,
     speed,
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
 MOST_ROWS = 12
 """Agents whose timelines are drawn."""
 LEAST_CELLS = 10
-_SIGNS = {Activity.WHOLE: ("█", "red"), Activity.CACHED: ("▒", "green"), Activity.WAITS: ("·", "dim")}
-_LEGEND = (
-    (Activity.WHOLE, "reads the whole prompt"),
-    (Activity.CACHED, "answers, runs tools"),
-    (Activity.WAITS, "waits"),
-)
+_SIGNS = {
+    Activity.WHOLE: ("█", "reads the whole prompt", "red"),
+    Activity.CACHED: ("▒", "answers, runs tools", "green"),
+    Activity.WAITS: ("·", "waits", "dim"),
+}
+"""How a timeline shows what a session does: the symbol, its meaning and its style."""
 
 
 def team_block(gpus: str, answer: TeamPlan) -> Block:
@@ -142,7 +143,7 @@ def timeline(simulation: Simulation, title: str) -> Block:
         said = f"The first {simulation.seconds / 60:.0f} minutes {title}: {text.share(simulation.cached_share)} of later prompts cached"
         found = [
             *paragraph(Text(said, "bold"))(width),
-            *paragraph(_legend())(width),
+            *paragraph(legend(list(_SIGNS.values())))(width),
             *(
                 Text(f"{number:<{label}}") + _row(row, simulation.seconds, cells)
                 for number, row in enumerate(rows, start=1)
@@ -168,7 +169,7 @@ def _row(segments: Sequence[Segment], seconds: float, cells: int) -> Text:
         )
         shown.append(Activity.WHOLE if begins else max(times, key=lambda activity: times[activity]))
     runs = [(_SIGNS[activity], len(list(run))) for activity, run in groupby(shown)]
-    return Text.assemble(*((sign * length, style) for (sign, style), length in runs))
+    return Text.assemble(*((sign * length, style) for (sign, _, style), length in runs))
 
 
 def _addition(answer: TeamPlan, number: int) -> list[Block]:
@@ -176,10 +177,6 @@ def _addition(answer: TeamPlan, number: int) -> list[Block]:
     price = "" if addition.dollars_per_hour is None else f", {text.price(addition.dollars_per_hour)} an hour"
     head = Text.assemble(f"{number + 1}  ", (addition.name, "bold"), f": {_agents(addition.agents)}{price}")
     return [beside(Text(), head), beside(Text("   "), Text(addition.why))]
-
-
-def _legend() -> Text:
-    return Text("   ").join(Text.assemble(_SIGNS[activity], f" {name}") for activity, name in _LEGEND)
 
 
 def _agents(number: int) -> str:

@@ -194,15 +194,18 @@ class End:
 
     def _next(self) -> Iterator[tuple[str, str]]:
         """Yield commands, each with its purpose."""
-        status, patch = self.line["status"], self.line["patch"]
         if self.line["reason"].startswith(NO_RUN):
             yield MEND, ""
         if self.shown_by is not None:
             yield from self._after_handover(self.shown_by)
-            return
-        if self.is_refused and patch:
+        elif self.is_refused and self.line["patch"]:
             yield self._by_git, "applies it if its lines did not change"
-            return
+        else:
+            yield from self._without_handover()
+
+    def _without_handover(self) -> Iterator[tuple[str, str]]:
+        """Yield what to do if the patch was not to be handed over."""
+        status, patch = self.line["status"], self.line["patch"]
         if status in HANDED_OVER and patch:
             yield self._apply()
         elif status in RESUMABLE and self.line["turns"]:

@@ -17,7 +17,7 @@ from m3agent.util.sanitize import printable_line
 from m3agent.util.table import fitting
 
 if TYPE_CHECKING:
-    from m3agent.serving.plan.plan import Memory, Plan
+    from m3agent.serving.plan.plan import Plan
 
 IN_PIPES = 80
 """Width in cells of what is drawn for a pipe or a file."""
@@ -50,7 +50,7 @@ def described(plan: Plan) -> Block:
 
 def labelled(name: str, said: str) -> Block:
     """Return a label with its text beside it."""
-    head = Text.assemble((f"{name:<{_LABEL}} ", _style(name)))
+    head = Text.assemble((f"{name:<{_LABEL}} ", "yellow" if name == "warning" else "bold"))
     return beside(head, Text(said), whole_words=said == LICENCE)
 
 
@@ -157,10 +157,6 @@ def bar(parts: Sequence[tuple[str, int, str]], width: int) -> Text:
     )
 
 
-def _style(label: str) -> str:
-    return "yellow" if label == "warning" else "bold"
-
-
 def _table(plans: Sequence[Plan]) -> Block:
     rows = [_row(number, plan) for number, plan in enumerate(plans, start=1)]
 
@@ -194,10 +190,10 @@ def memory_bars(plans: Sequence[Plan]) -> Block:
     """Return a bar for each plan that shows how the memory of each GPU divides."""
 
     def lines(width: int | None) -> list[Text]:
-        memories = [_sizes(plan.memory) for plan in plans]
+        memories = [(m.weights, m.kv, m.other, m.free) for m in (plan.memory for plan in plans)]
         sums = [f"{' + '.join(f'{size / GIB:.1f}' for size in sizes)} GiB" for sizes in memories]
         room = max(len(_PARTS), min(width or IN_PIPES, IN_PIPES) - 5 - max(map(len, sums)))
-        found = [Text("Memory of each GPU", "bold"), *paragraph(_legend())(width)]
+        found = [Text("Memory of each GPU", "bold"), *paragraph(legend(_PARTS))(width)]
         for number, (sizes, summed) in enumerate(zip(memories, sums, strict=True), start=1):
             parts = [(symbol, size, style) for (symbol, _, style), size in zip(_PARTS, sizes, strict=True)]
             found.append(Text(f"{number}  ") + bar(parts, room) + Text(f"  {summed}"))
@@ -206,9 +202,6 @@ def memory_bars(plans: Sequence[Plan]) -> Block:
     return lines
 
 
-def _sizes(memory: Memory) -> tuple[int, int, int, int]:
-    return memory.weights, memory.kv, memory.other, memory.free
-
-
-def _legend() -> Text:
-    return Text("   ").join(Text.assemble((symbol, style), f" {name}") for symbol, name, style in _PARTS)
+def legend(parts: Sequence[tuple[str, str, str]]) -> Text:
+    """Return the legend of a drawing, from symbol, name and style of each part."""
+    return Text("   ").join(Text.assemble((symbol, style), f" {name}") for symbol, name, style in parts)

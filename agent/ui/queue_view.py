@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from m3agent.agent.ui.display import LiveView
+from m3agent.agent.ui.display import Display
 from m3agent.agent.ui.event_printer import Screen
 from m3agent.agent.ui.layout import ATTEMPT, note
 from m3agent.agent.ui.status_row import StatusRow, area, still
 
 
-class QueueView:
+class QueueView(Display):
     """The screens of the fixes at work, in one view, above a row that counts the issues.
 
     It is a context manager: the rows are drawn between its entry and its exit.
@@ -25,19 +25,13 @@ class QueueView:
     """
 
     def __init__(self, issues: int, ended: int) -> None:
+        super().__init__(self._area, self._still)
         self._issues, self._ended = issues, ended
         self._screens: dict[int, Screen] = {}
-        self._live = LiveView(self._area, self._still)
-
-    def __enter__(self) -> None:
-        self._live.start(rows=True)
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
 
     def say(self, text: str) -> None:
-        """Print a note for the person, which begins with the program's name."""
-        self._live.print(note(text))
+        """Print a note for the person, however long it is."""
+        self._live.print(note(f"m3agent: {text}"))
 
     @contextlib.contextmanager
     def showing(self, number: int, screen: Screen) -> Iterator[None]:

@@ -1,9 +1,9 @@
-"""Show a server that starts and runs: lines that stay and, on a terminal, a progress bar while it loads."""
+"""Show a server that starts and runs, or a checkpoint that is fetched: lines that stay and, on a terminal, a progress bar."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.text import Text
 
@@ -15,7 +15,7 @@ from m3agent.serving.launch.record import Phase, ServerRecord
 from m3agent.util.sanitize import has_terminal, printable_line
 
 BAR = 24  # cells
-LABEL = 22  # cells
+LABEL, FETCH_LABEL = 22, 12  # cells
 WIDE = 200  # cells of a row where there is no terminal
 MARKS = {True: ("ok", "green"), False: ("failed", "bold red"), None: ("-", "yellow")}
 
@@ -42,7 +42,8 @@ class ServeView(Display):
             took = time.monotonic() - self._since
             self._since = time.monotonic()
             if before is not None:
-                self._line(before.phase.words, f"{_done_of_total(before)} {took:.0f} s".strip())
+                done = f"{before.done}/{before.total} " if before.total else ""
+                self._line(before.phase.words, f"{done}{took:.0f} s")
 
     def checking(self, what: str) -> None:
         """Show in the row what is checked next."""
@@ -91,10 +92,7 @@ class ServeView(Display):
         doing = phase.value if progress is None else progress.phase.words
         row = Text.assemble((f"{doing:<{LABEL}}", "bold cyan"))
         if progress is not None and progress.total:
-            done = min(progress.done or 0, progress.total) / progress.total
-            cells = round(BAR * done)
-            row.append("━" * cells, "cyan")
-            row.append("━" * (BAR - cells), "dim")
+            _add_bar(row, min(progress.done or 0, progress.total) / progress.total)
             row.append(f" {progress.done}/{progress.total}")
         row.append(f" {text.duration(now - self._since)}", "dim")
         detail = self._looking if phase is Phase.CHECKING else "" if progress is None else progress.detail
@@ -104,8 +102,39 @@ class ServeView(Display):
         return [row]
 
 
-def _done_of_total(progress: LoadProgress) -> str:
-    return f"{progress.done}/{progress.total}" if progress.total else ""
+class FetchView(Display):
+    """Shows how far a fetch is: a row on a terminal, lines elsewhere. Use as a context manager."""
+
+    def __init__(self) -> None:
+        super().__init__(self.rows, lambda now: self.rows(WIDE, 2, now))
+        self._stage, self._total, self._done, self._since = "", 0, 0, 0.0
+
+    def stage(self, name: str, total: int) -> Callable[[int], None]:
+        """Begin a stage of so many bytes; return a function that receives how many are done."""
+        self._stage, self._total, self._done, self._since = name, total, 0, time.monotonic()
+        return self._tell
+
+    def _tell(self, done: int) -> None:
+        self._done = max(0, min(done, self._total))
+
+    def rows(self, width: int, height: int, now: float) -> Sequence[Text]:
+        """Return the row, for a terminal of `width` cells."""
+        if not self._stage or height < 2:
+            return []
+        share, took = self._done / max(1, self._total), now - self._since
+        row = Text.assemble((f"{self._stage:<{FETCH_LABEL}}", "bold cyan"))
+        _add_bar(row, share)
+        row.append(f" {share:4.0%} {text.size(self._done)} of {text.size(self._total)}")
+        if self._done and took > 1:
+            left = took / self._done * (self._total - self._done)
+            row.append(f"  {text.size(self._done / took)}/s, {text.duration(left)} left", "dim")
+        row.truncate(max(1, width - 1), overflow="ellipsis")
+        return [row]
+
+
+def _add_bar(row: Text, share: float) -> None:
+    cells = round(BAR * share)
+    row.append("━" * cells, "cyan").append("━" * (BAR - cells), "dim")
 
 
 def _cache(record: ServerRecord) -> str:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from m3agent.evals.create.rewrite import Rewriter
 
 NONE_EXIT = 1
+NAME = r"[A-Za-z0-9][\w.-]{0,99}(?:/[A-Za-z0-9][\w.-]{0,99})?"
+"""A repository's name, with or without its owner."""
 GOES = "commits and the errors of their tests go"
 
 
@@ -85,13 +87,14 @@ def create(
         limit,
         _day(since, "--since"),
         _day(until, "--until", end=True),
-        _minor(python),
+        _checked("--python", python, r"3\.\d{1,2}", "write a minor version, like 3.11"),
         Bounds(most_files, most_lines),
         _kinds(kinds),
     )
     if not dry_run:
         ask(Path("/"), flags, GOES)
-    code = run(_create(repo, output if not dry_run else None, _name(name), wish, timeout, flags))
+    name = _checked("--name", name, NAME, "write it as owner/name")
+    code = run(_create(repo, output if not dry_run else None, name, wish, timeout, flags))
     raise typer.Exit(code)
 
 
@@ -223,9 +226,10 @@ def _day(text: str | None, option: str, *, end: bool = False) -> datetime | None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _minor(text: str | None) -> str | None:
-    if text is not None and not re.fullmatch(r"3\.\d{1,2}", text):
-        raise UsageError(f"--python {text}: write a minor version, like 3.11.")
+def _checked(option: str, text: str | None, pattern: str, advice: str) -> str | None:
+    """Return the value of an option. Raises UsageError: it does not match its pattern."""
+    if text is not None and not re.fullmatch(pattern, text, re.ASCII):
+        raise UsageError(f"{option} {text}: {advice}.")
     return text
 
 
@@ -236,11 +240,3 @@ def _kinds(text: str | None) -> tuple[str, ...]:
     if unknown := [kind for kind in chosen if kind not in KINDS]:
         raise UsageError(f"--kinds {printable_line(unknown[0], 40)!r}: the kinds are {', '.join(KINDS)}.")
     return chosen
-
-
-def _name(text: str | None) -> str | None:
-    if text is not None and not re.fullmatch(
-        r"[A-Za-z0-9][\w.-]{0,99}(?:/[A-Za-z0-9][\w.-]{0,99})?", text, re.ASCII
-    ):
-        raise UsageError(f"--name {text}: write it as owner/name.")
-    return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -41,21 +42,16 @@ def export(
     instances = load_rows(rows, ids)
     exporter = Exporter(output, state_folder(), *parts(print_note))
     write = exporter.harbor if form == "harbor" else exporter.swebench
-    results = run(write(instances, _teller(len(instances))))
+    results = run(write(instances, partial(_tell, counter(len(instances)))))
     print_bytes("".join(f"{one.instance_id}\n" for one in results if not one.reason).encode())
     if any(one.machine_failed for one in results):
         raise typer.Exit(3)
     raise typer.Exit(1 if any(one.reason for one in results) else 0)
 
 
-def _teller(total: int) -> Callable[[Exported], None]:
-    """Return a callback that prints each instance's result."""
-    count = counter(total)
-
-    def tell(one: Exported) -> None:
-        result = "already there" if one.kept else "exported"
-        if one.reason:
-            result = f"not exported: {printable_line(one.reason, 300)}"
-        count(f"{one.instance_id}: {result}")
-
-    return tell
+def _tell(count: Callable[[str], None], one: Exported) -> None:
+    """Print the result of an instance."""
+    result = "already there" if one.kept else "exported"
+    if one.reason:
+        result = f"not exported: {printable_line(one.reason, 300)}"
+    count(f"{one.instance_id}: {result}")

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -125,15 +125,12 @@ def eval_grade(
 
     instances = load_rows(rows, ids)
     patches = _references(instances) if predictions == REFERENCE else read_predictions(Path(predictions))
-    there = {instance.id for instance in instances}
-    if ids is None and (unknown := sorted(set(patches) - there)):
+    unknown = sorted(patches.keys() - {instance.id for instance in instances})
+    if unknown and ids is None:
         raise UsageError(f"{predictions} has a patch for {unknown[0]}, which is not in {rows}.")
-    wanted = [instance for instance in instances if instance.id in patches]
+    wanted = _with_patch(instances, patches)
     if not wanted:
         raise UsageError(f"{predictions} has no patch for any of the instances.")
-    for instance in instances:
-        if instance.id not in patches:
-            say(f"there is no patch for {instance.id}")
     environments, grader = parts(print_note, official=official)
     grades = run(
         grade_all(
@@ -144,7 +141,7 @@ def eval_grade(
             workers=_workers(workers),
             validations=None if validation is None else Validations.read(validation),
             folder=logs,
-            on_done=_teller(len(wanted)),
+            on_done=partial(_tell, counter(len(wanted))),
         )
     )
     if as_json:
@@ -160,21 +157,25 @@ def _workers(given: int | None) -> int:
     return given or os.cpu_count() or 1
 
 
+def _with_patch(instances: list[Instance], patches: Mapping[str, bytes]) -> list[Instance]:
+    """Return the instances that have a patch. If some have one, name the others."""
+    wanted = [instance for instance in instances if instance.id in patches]
+    for instance in instances if wanted else ():
+        if instance.id not in patches:
+            say(f"there is no patch for {instance.id}")
+    return wanted
+
+
 def _references(instances: list[Instance]) -> dict[str, bytes]:
     if not all(instance.answer.patch for instance in instances):
         raise UsageError("Tasks of Harbor have a script as their reference: `m3agent eval validate` runs it.")
     return {each.id: each.answer.patch.encode(errors="surrogateescape") for each in instances}
 
 
-def _teller(total: int) -> Callable[[Graded], None]:
-    """Return a callback that prints the grade of each instance."""
-    count = counter(total)
-
-    def tell(graded: Graded) -> None:
-        strict = graded.strict
-        count(f"{graded.instance_id}: {strict.verdict}{f' ({strict.reason})' if strict.reason else ''}")
-
-    return tell
+def _tell(count: Callable[[str], None], graded: Graded) -> None:
+    """Print the grade of an instance."""
+    strict = graded.strict
+    count(f"{graded.instance_id}: {strict.verdict}{f' ({strict.reason})' if strict.reason else ''}")
 
 
 _MEANINGS = {

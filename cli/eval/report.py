@@ -50,22 +50,14 @@ def report(
     Exit codes: 0 reported; 2 wrong use; 3 the run is not complete.
     """
     from m3agent.agent.report.write import write_page
-    from m3agent.evals.data.run_folder import RunFolder
-    from m3agent.evals.report.counting import tally_of
     from m3agent.evals.report.model import compare as compared
-    from m3agent.evals.report.model import report_of
 
     page = None if output in (None, "-") else Path(str(output))
     _check(page, [page, junit, official, predictions], both=output == "-" and as_json)
-    folder = RunFolder.read(run)
-    tally = tally_of(folder)
-    made = report_of(tally)
-    _check_complete(made, folder, allow_incomplete=allow_incomplete)
+    folder, tally, made = _read(run, allow_incomplete=allow_incomplete)
     comparison = None
     if compare is not None:
-        other = RunFolder.read(compare)
-        others = tally_of(other)
-        _check_complete(report_of(others), other, allow_incomplete=allow_incomplete)
+        _, others, _ = _read(compare, allow_incomplete=allow_incomplete)
         comparison = compared(tally, others, str(compare))
     if junit is not None:
         from m3agent.evals.report.exports import junit as as_junit
@@ -102,14 +94,22 @@ def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:
         check_target(path)
 
 
-def _check_complete(report: RunReport, run: RunFolder, *, allow_incomplete: bool) -> None:
+def _read(run: Path, *, allow_incomplete: bool) -> tuple[RunFolder, Tally, RunReport]:
+    """Return a run with its results and its report. Raises EnvironmentFault: it has to be complete and is not."""
+    from m3agent.evals.data.run_folder import RunFolder
+    from m3agent.evals.report.counting import tally_of
+    from m3agent.evals.report.model import report_of
     from m3agent.evals.report.wording import missing_of
 
+    folder = RunFolder.read(run)
+    tally = tally_of(folder)
+    report = report_of(tally)
     if not report.complete and not allow_incomplete:
         raise EnvironmentFault(
-            f"{run.path}: {missing_of(report)}, so there is no score: continue with the same `m3agent eval "
-            f"run ... -o {run.path}` as before, or print the possible range with --allow-incomplete."
+            f"{folder.path}: {missing_of(report)}, so there is no score: continue with the same `m3agent eval "
+            f"run ... -o {folder.path}` as before, or print the possible range with --allow-incomplete."
         )
+    return folder, tally, report
 
 
 def _write_official(run: RunFolder, tally: Tally, report: Path | None, predictions: Path | None) -> None:

@@ -142,10 +142,8 @@ def _table(trials: Sequence[Trial], width: int) -> str:
         verified = sum(trial.verdict == "verified" for trial in those)
         if those:
             interval = wilson(verified, len(those))
-            share = (
-                f"{interval.low:.0%} to {interval.high:.0%} of all such patches, with a confidence of 95 %"
-            )
-            text += f"\n{named}: {verified} of {len(those)} verified ({share})"
+            share = f"{interval.low:.0%} to {interval.high:.0%} of all such patches"
+            text += f"\n{named}: {verified} of {len(those)} verified ({share}, with a confidence of 95 %)"
     misjudged = (trial for trial in trials if trial.is_misjudged)
     lines = (f"  {each.commit[:12]} {each.kind}: {each.verdict}: {each.reason}" for each in misjudged)
     return text + "\n" + "".join(printable_line(line, 300) + "\n" for line in lines)

@@ -291,29 +291,24 @@ def _row(result: BenchResult, row: BenchRow) -> tuple[str, ...]:
 
 
 def _statistics(value: Statistics | None, factor: float) -> str:
-    from m3agent.agent.report.text import UNKNOWN
+    from m3agent.agent.report.text import UNKNOWN, three_digits
 
     if value is None:
         return UNKNOWN
-    return " / ".join(_digits(factor * number) for number in (value.mean, value.median, value.p99))
-
-
-def _digits(number: float) -> str:
-    """Format a number with three significant digits."""
-    return f"{number:,.0f}" if number >= 99.95 else f"{number:.3g}"
+    return " / ".join(three_digits(factor * number) for number in (value.mean, value.median, value.p99))
 
 
 def _compared_text(comparisons: Sequence[BenchComparison], only: Sequence[str]) -> str:
-    from m3agent.agent.report.text import UNKNOWN
+    from m3agent.agent.report.text import UNKNOWN, three_digits
 
     if not comparisons and not only:
         return ""
     rows = [("COMPARED", "", "EXPECTED", "MEASURED", "RATIO", "")]
     for comparison in comparisons:
-        measured = UNKNOWN if comparison.measured is None else _digits(comparison.measured)
+        measured = UNKNOWN if comparison.measured is None else three_digits(comparison.measured)
         ratio = UNKNOWN if comparison.ratio is None else f"{comparison.ratio:.2f}"
         verdict = "worse" if comparison.worse else ""
         rows.append(
-            (comparison.name, comparison.unit, _digits(comparison.expected), measured, ratio, verdict)
+            (comparison.name, comparison.unit, three_digits(comparison.expected), measured, ratio, verdict)
         )
     return "\n" + columns(rows) + "".join(f"note: {part}\n" for part in only)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,15 +54,10 @@ def check(
     Exit codes: 0 nothing failed; 2 wrong use, or no server is named and none runs here; 4 something failed, or the
     server does not answer.
     """
-    from m3agent.agent.ui.result import print_result
-    from m3agent.cli import check_table
-    from m3agent.util.sanitize import columns_of
+    from m3agent.cli.check_table import print_checks
 
     checks = run(_check(endpoint, model, (context, concurrency, typical), prometheus, evict=evict))
-    if as_json:
-        print_bytes(check_table.as_json(checks).encode())
-    else:
-        print_result(check_table.table(checks, failed="failed", width=columns_of(sys.stdout)))
+    print_checks(checks, as_json=as_json, failed="failed")
     raise typer.Exit(ServerFault.exit_code if any(result.ok is False for result in checks) else 0)
 
 
@@ -111,16 +105,15 @@ async def _check(
     from m3agent.serving.check.reasoning_check import reasoning_check
     from m3agent.serving.check.wire_check import EXAMINE_SECONDS, wire_check
 
-    context, concurrency, typical = work
     server = await _chosen(url, model)
     endpoint, key = server.endpoint, server.key
-    workload = _workload(endpoint, context, concurrency, typical)
+    workload = _workload(endpoint, *work)
     tokenizer = _tokenizer(server)
     _listen(f"{endpoint.model} at {endpoint.url}")
     _listen("prefix cache and tokenizer")
     findings = await examine(endpoint, api_key=key, timeout=EXAMINE_SECONDS)
     checks = await wire_check(
-        endpoint, api_key=key, context=context, tokenizer=tokenizer, listen=_listen, findings=findings
+        endpoint, api_key=key, context=work[0], tokenizer=tokenizer, listen=_listen, findings=findings
     )
     _listen("the end of the reasoning")
     checks += await reasoning_check(endpoint, api_key=key, thinking=server.settings.thinking)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,25 +22,12 @@ if TYPE_CHECKING:
     from m3agent.cli.serve.options import ServeRequest
 
 _LAUNCH = "Launching M3"
-_EMBEDDED = "The embedded engine"
 
 
-class ServeEngine(StrEnum):
-    """The engines that can be served."""
-
-    vllm = "vllm"
-    sglang = "sglang"
-    trtllm = "trtllm"
-    dynamo = "dynamo"
-    embedded = "embedded"
-
-
-class RouterName(StrEnum):
-    """Routers that keep a session with its server."""
-
-    vllm_router = "vllm-router"
-    dynamo = "dynamo"
-    llm_d = "llm-d"
+ServeEngine = Literal["vllm", "sglang", "trtllm", "dynamo", "embedded"]
+"""The engines that can be served."""
+RouterName = Literal["vllm-router", "dynamo", "llm-d"]
+"""Routers that keep a session with its server."""
 
 
 @serve_app.callback(invoke_without_command=True)

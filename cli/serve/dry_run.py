@@ -94,9 +94,9 @@ def _notes(choice: Choice) -> list[str]:
 
 
 def _plan_of(choice: Choice) -> list[str]:
-    from m3agent.cli.plan import plan_details
+    from m3agent.agent.ui.plan_view import facts
 
-    return [] if choice.plan is None else plan_details(choice.plan).strip("\n").splitlines()
+    return [] if choice.plan is None else [f"{name:<12} {said}" for name, said in facts(choice.plan)]
 
 
 def _started(

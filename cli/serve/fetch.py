@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 from m3agent.cli.common import AsJson, argument, option, print_json, run, say
 from m3agent.cli.serve.app import serve_app
@@ -16,11 +14,7 @@ from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.sanitize import print_text
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from m3agent.serving.launch.hub import Snapshot
-
-BAR, LABEL, WIDE = 24, 12, 200  # cells; of a row where there is no terminal
 
 
 @serve_app.command()
@@ -58,6 +52,7 @@ def _default() -> str:
 async def _fetch(model: str, revision: str | None, to: Path | None, *, as_json: bool) -> None:
     import asyncio
 
+    from m3agent.agent.ui.serve_display import FetchView
     from m3agent.serving.launch import hub
     from m3agent.serving.launch.checkpoint import check_name
     from m3agent.util.daemon_thread import in_background
@@ -109,47 +104,3 @@ def _report(snapshot: Snapshot, missing: int, *, as_json: bool) -> None:
     flag = "--model" if known_draft(snapshot.name) is None else "--draft-model"
     command = as_typed(f"m3agent serve {flag} {shlex.quote(str(snapshot.folder))}")
     say(f"all {len(snapshot.files)} files have the hub's checksums; next: {command}")
-
-
-class FetchView:
-    """Shows how far a fetch is: a row on a terminal, lines elsewhere. Use as a context manager."""
-
-    def __init__(self) -> None:
-        from m3agent.agent.ui.display import LiveView
-
-        self._live = LiveView(self.rows, lambda now: self.rows(WIDE, 2, now))
-        self._stage, self._total, self._done, self._since = "", 0, 0, 0.0
-
-    def __enter__(self) -> Self:
-        self._live.start(rows=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def stage(self, name: str, total: int) -> Callable[[int], None]:
-        """Begin a stage of so many bytes; return a function that receives how many are done."""
-        self._stage, self._total, self._done, self._since = name, total, 0, time.monotonic()
-        return self._tell
-
-    def _tell(self, done: int) -> None:
-        self._done = max(0, min(done, self._total))
-
-    def rows(self, width: int, height: int, now: float) -> Sequence[Text]:
-        """Return the row, for a terminal of `width` cells."""
-        from rich.text import Text
-
-        from m3agent.agent.report.text import duration, size
-
-        if not self._stage or height < 2:
-            return []
-        share, took = self._done / max(1, self._total), now - self._since
-        cells = round(BAR * share)
-        row = Text.assemble((f"{self._stage:<{LABEL}}", "bold cyan"), ("━" * cells, "cyan"))
-        row.append("━" * (BAR - cells), "dim")
-        row.append(f" {share:4.0%} {size(self._done)} of {size(self._total)}")
-        if self._done and took > 1:
-            left = took / self._done * (self._total - self._done)
-            row.append(f"  {size(self._done / took)}/s, {duration(left)} left", "dim")
-        row.truncate(max(1, width - 1), overflow="ellipsis")
-        return [row]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import shlex
 import shutil
 import socket
@@ -27,6 +28,7 @@ from m3agent.serving.plan.engines import ENGINES
 from m3agent.serving.plan.overlay import UNVERIFIED
 from m3agent.serving.plan.recipe import LICENCE
 from m3agent.util.errors import EnvironmentFault, ServerFault, UsageError
+from m3agent.util.private_file import write_file
 
 PORTS_TRIED = 20
 
@@ -75,7 +77,7 @@ def _launch(
     folder = records.new_folder(state)
     start = _start(asked, job, choice, folder, environ)
     for name, text in {**job.files, **({} if key is None else {records.KEY: key})}.items():
-        _private(folder / name, text)
+        write_file(str(folder / name), text.encode())
     record = records.ServerRecord(
         url=_url(asked, job),
         engine=job.engine,
@@ -248,14 +250,7 @@ def _argv(job: EngineJob, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def _key(environ: Mapping[str, str]) -> str:
     """Return the key that the server asks for: the user's own, else a new random one."""
-    import secrets
-
     return environ.get("M3AGENT_API_KEY") or secrets.token_urlsafe(32)
-
-
-def _private(path: Path, text: str) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
 
 
 def _reached_at(host: str) -> str:

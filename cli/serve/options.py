@@ -96,6 +96,11 @@ class ServeRequest(LaunchRequest):
         value = getattr(self, option)
         return value is not None and value is not False and value != ()
 
+    @property
+    def in_volume(self) -> bool:
+        """Whether the checkpoint is a folder of the cluster's volume."""
+        return self.kubernetes and (self.model or "").startswith("/")
+
     def by_hand(self, job: EngineJob) -> bool:
         """Return whether the user has to start the job on each of several nodes, and this is not the command for one of them."""
         several = job.nodes > 1 and job.engine in ("vllm", "sglang")
@@ -375,11 +380,11 @@ def _go_together(asked: ServeRequest) -> None:
         )
 
 
-def _checkpoint(asked: ServeRequest, environ: Mapping[str, str], *, in_volume: bool) -> Checkpoint | None:
+def _checkpoint(asked: ServeRequest, environ: Mapping[str, str]) -> Checkpoint | None:
     """Return the checkpoint that --model names; None without --model. Raises UsageError."""
     if asked.model is None:
         return None
-    if in_volume:
+    if asked.in_volume:
         return elsewhere(asked.model)
     weights = not random_weights(asked.options)
     return read_checkpoint(asked.model, environ, weights=weights, revision=asked.revision)
@@ -398,8 +403,7 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
     _go_together(asked)
     in_image = asked.container or asked.kubernetes or (asked.servers is not None and asked.router == "llm-d")
     wanted = replace(asked, key=key, environ=environ, in_image=in_image)
-    in_volume = asked.kubernetes and (asked.model or "").startswith("/")
-    checkpoint = _checkpoint(asked, environ, in_volume=in_volume)
+    checkpoint = _checkpoint(asked, environ)
     if checkpoint is not None:
         wanted = replace(wanted, model=checkpoint.name)
     named = asked.recipe or (DYNAMO_RECIPE if asked.engine == "dynamo" else None)
@@ -411,7 +415,7 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
     prepared = prepare(recipe(plan.recipe), wanted, plan)
     if checkpoint is None:
         checkpoint = read_checkpoint(prepared.job.model, environ, weights=False, revision=asked.revision)
-    if in_volume:
+    if asked.in_volume:
         notes.append(
             f"{checkpoint.name} is a folder of the cluster's volume: fill it as docs/kubernetes.md says; planned as "
             f"{plan.precision.value}, --precision names another"

@@ -17,7 +17,7 @@ from m3agent.agent.settings.loader import settings_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.agent.verify.rules import MEND, NO_RUN
 from m3agent.cli import doctor
-from m3agent.cli.check_table import as_json, table
+from m3agent.cli.check_table import json_of, table
 from m3agent.cli.doctor import diagnose, exit_code
 from m3agent.sandbox.declared.preparation import Preparation
 from m3agent.sandbox.store.workspace import LARGEST_FILE
@@ -346,7 +346,7 @@ def test_rendering() -> None:
         "-          GPU     none\n"
     )
     assert table(checks).spans[0].style == "green"
-    assert json.loads(as_json(checks))[1] == {
+    assert json.loads(json_of(checks))[1] == {
         "name": "Docker",
         "ok": False,
         "detail": "absent",

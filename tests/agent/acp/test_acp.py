@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from subprocess import PIPE
@@ -79,6 +80,15 @@ def working(fixes: Fixes, answer: str | None = "allow") -> AbstractAsyncContextM
     return connected(fixes.home / "state", answer, M3AGENT_ENDPOINT=fixes.model.url)
 
 
+@contextlib.asynccontextmanager
+async def session_in(
+    fixes: Fixes, repo: Path, answer: str | None = "allow", *servers: McpServerStdio
+) -> AsyncIterator[tuple[Client, str]]:
+    """Yield such a client and the id of its session in a repository."""
+    async with working(fixes, answer) as client:
+        yield client, await begun(client, repo, *servers)
+
+
 @pytest.mark.slow
 @pytest.mark.integration
 async def test_initialize_needs_nothing(tmp_path: Path) -> None:
@@ -108,8 +118,7 @@ async def test_initialize_needs_nothing(tmp_path: Path) -> None:
 async def test_fix_streams_updates_and_applies_the_accepted_patch(fixes: Fixes, tmp_path: Path) -> None:
     repo = fixes.repo(BUGGY)
     fixes.model.answers = [FIX, TEST, DONE]
-    async with working(fixes) as client:
-        session = await begun(client, repo)
+    async with session_in(fixes, repo) as (client, session):
         done = await asked(client, session)
         assert done.stop_reason == "end_turn"
         assert (done.usage.input_tokens, done.usage.output_tokens) == (300, 30)
@@ -145,8 +154,7 @@ async def test_fix_streams_updates_and_applies_the_accepted_patch(fixes: Fixes, 
 async def test_a_question_is_answered(fixes: Fixes) -> None:
     repo = fixes.repo(UNTESTED)
     fixes.model.answers = [says("It subtracts."), FIX, says("As I said, it subtracts.")]
-    async with working(fixes, "allow") as client:
-        session = await begun(client, repo)
+    async with session_in(fixes, repo) as (client, session):
         done = await asked(client, session, "What does add() do?")
         assert done.stop_reason == "end_turn"
         assert client.texts("agent_message_chunk") == "It subtracts."
@@ -164,8 +172,7 @@ async def test_a_question_is_answered(fixes: Fixes) -> None:
 async def test_options_and_commands(fixes: Fixes) -> None:
     repo = fixes.repo(UNTESTED)
     fixes.model.answers = [says("It subtracts.")]
-    async with working(fixes, "allow") as client:
-        session = await begun(client, repo)
+    async with session_in(fixes, repo) as (client, session):
         changed = await client.agent.set_config_option(
             config_id="thinking", session_id=session, value="disabled"
         )
@@ -245,8 +252,7 @@ def test_what_was_said_before_the_embedded_engine_began_gets_an_answer(tmp_path:
 async def test_a_plan_comes_first_and_is_followed(fixes: Fixes) -> None:
     repo = fixes.repo(BUGGY)
     fixes.model.answers = [FIX, says("Add instead of subtracting."), FIX, TEST, DONE]
-    async with working(fixes) as client:
-        session = await begun(client, repo)
+    async with session_in(fixes, repo) as (client, session):
         await asked(client, session, f"/plan {ISSUE}")
         assert client.texts("agent_message_chunk") == "Add instead of subtracting."
         assert ((repo / "calc.py").read_text(), client.asked) == (BUGGY["calc.py"], [])
@@ -261,8 +267,7 @@ async def test_a_plan_comes_first_and_is_followed(fixes: Fixes) -> None:
 async def test_a_message_while_it_works_is_taken_at_the_next_turn(fixes: Fixes) -> None:
     repo = fixes.repo(BUGGY)
     fixes.model.answers = [FIX, TEST, DONE, DONE]
-    async with working(fixes) as client:
-        session = await begun(client, repo)
+    async with session_in(fixes, repo) as (client, session):
         work = asyncio.ensure_future(asked(client, session))
         while not client.of("tool_call"):  # noqa: ASYNC110  # the agent announces the first call
             await asyncio.sleep(0.01)
@@ -283,8 +288,7 @@ async def test_a_message_while_it_works_is_taken_at_the_next_turn(fixes: Fixes) 
 @pytest.mark.slow  # quick: test_mcp_server.py
 async def test_the_work_tree_is_verified_without_a_model(fixes: Fixes) -> None:
     repo = fixes.repo(BUGGY)
-    async with working(fixes) as client:
-        session = await begun(client, repo)
+    async with session_in(fixes, repo) as (client, session):
         await asked(client, session, "/verify")
         assert "no uncommitted changes" in client.texts("agent_message_chunk")
         (repo / "calc.py").write_text(FIXED)
@@ -338,8 +342,7 @@ def test_models_are_offered_that_are_known_without_a_request(settings: Settings,
 async def test_nothing_is_written_without_a_yes(fixes: Fixes, mode: str, answer: str | None) -> None:
     repo = fixes.repo(UNTESTED)
     fixes.model.answers = [FIX, NOT_TESTED]
-    async with working(fixes, answer) as client:
-        session = await begun(client, repo)
+    async with session_in(fixes, repo, answer) as (client, session):
         await client.agent.set_session_mode(session_id=session, mode_id=mode)
         assert client.of("current_mode_update")[0].current_mode_id == mode
         await asked(client, session)
@@ -352,8 +355,7 @@ async def test_nothing_is_written_without_a_yes(fixes: Fixes, mode: str, answer:
 async def test_second_prompt_starts_from_the_current_work_tree(fixes: Fixes) -> None:
     repo = fixes.repo(BUGGY)
     fixes.model.answers = [FIX, TEST, DONE]
-    async with working(fixes, "always") as client:
-        session = await begun(client, repo)
+    async with session_in(fixes, repo, "always") as (client, session):
         await asked(client, session)
         (repo / "notes.txt").write_text("mine\n")
         new = "def test_zero():\n    assert add(0, 0) == 0\n"
@@ -382,8 +384,7 @@ async def test_second_prompt_starts_from_the_current_work_tree(fixes: Fixes) -> 
 @pytest.mark.slow  # quick: test_cancelled_before_there_is_anything
 async def test_cancelled_at_any_moment_and_gone_on_with(fixes: Fixes) -> None:
     repo = fixes.repo(UNTESTED)
-    async with working(fixes) as client:
-        session = await begun(client, repo)
+    async with session_in(fixes, repo) as (client, session):
         fixes.model.answers = [FIX, Silence()]
         work = asyncio.ensure_future(asked(client, session))
         await asyncio.to_thread(fixes.model.wait_for_chats, 2)
@@ -400,8 +401,7 @@ async def test_cancelled_at_any_moment_and_gone_on_with(fixes: Fixes) -> None:
 async def test_cancelled_before_there_is_anything(fixes: Fixes, seconds: float) -> None:
     repo = fixes.repo(UNTESTED)
     fixes.model.answers = [Silence()]
-    async with working(fixes) as client:
-        session = await begun(client, repo)
+    async with session_in(fixes, repo) as (client, session):
         work = asyncio.ensure_future(asked(client, session))
         await asyncio.sleep(seconds)
         await client.agent.cancel(session_id=session)
@@ -415,8 +415,7 @@ async def test_cancelled_before_there_is_anything(fixes: Fixes, seconds: float) 
 async def test_killed_and_loaded_by_another_process(fixes: Fixes, tmp_path: Path) -> None:
     repo = fixes.repo(BUGGY)
     fixes.model.answers = [FIX, Silence()]
-    async with working(fixes) as client:
-        session = await begun(client, repo)
+    async with session_in(fixes, repo) as (client, session):
         work = asyncio.ensure_future(asked(client, session))
         await asyncio.to_thread(fixes.model.wait_for_chats, 2)
         async with connected(fixes.home / "state") as other:
@@ -637,8 +636,7 @@ async def test_tools_of_client_servers_need_permission(fixes: Fixes, answer: str
         FIX,
         NOT_TESTED,
     ]
-    async with working(fixes, answer) as client:
-        session = await begun(client, repo, passed_on)
+    async with session_in(fixes, repo, answer, passed_on) as (client, session):
         assert (await asked(client, session)).stop_reason == "end_turn"
     about = [call for call in client.asked if "mcp__odd__echo" in call.title]
     announced = [call.tool_call_id for call in client.of("tool_call")]

@@ -28,7 +28,7 @@ from m3agent.agent.report.page import render
 from m3agent.agent.report.patch import parse_patch
 from m3agent.agent.report.plot import WIDTH, TurnTokens, plot
 from m3agent.agent.report.reader import report_of
-from m3agent.agent.report.template import TextLimits
+from m3agent.agent.report.template import LIMITS
 from m3agent.agent.session import events
 from m3agent.agent.session.log_reader import LOG, SessionLog
 from tests.agent.report.test_report_model import (
@@ -244,8 +244,7 @@ def test_several_sessions_begin_with_a_table_failures_first() -> None:
 
 
 def test_long_texts_are_cut_and_say_where_the_whole_is(write: Write) -> None:
-    limits = TextLimits()
-    code = "a" * limits.arguments * 3
+    code = "a" * LIMITS["arguments"] * 3
     output = "<" * 40_000 + "the end"
     folder = write(
         started(), turn_started(1), message(1, reasoning="r" * 50_000, text="w" * 50_000), turn_finished(1),
@@ -256,17 +255,17 @@ def test_long_texts_are_cut_and_say_where_the_whole_is(write: Write) -> None:
     )  # fmt: skip
     found = Page(render([read(folder)]))
     assert (
-        f"{len(code) - limits.arguments:,} characters are left out here; the full text is in {LOG}, line 5"
+        f"{len(code) - LIMITS['arguments']:,} characters are left out here; the full text is in {LOG}, line 5"
         in found.text
     )
     assert (
-        f"{len(output) - limits.result:,} characters are left out here; the full text is in {LOG}, line 6"
+        f"{len(output) - LIMITS['result']:,} characters are left out here; the full text is in {LOG}, line 6"
         in found.text
     )
     assert "the whole output is in /state/calls/0001.log" in found.text
     assert (
         found.text.count(
-            f"{50_000 - limits.words:,} characters are left out here; the full text is in {LOG}, line 3"
+            f"{50_000 - LIMITS['words']:,} characters are left out here; the full text is in {LOG}, line 3"
         )
         == 2
     )

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from m3agent.cli.serve.fetch import FetchView
+from m3agent.agent.ui.serve_display import FetchView
 from m3agent.serving.launch.hub import HubFile, Snapshot, check_room, look_up
 from m3agent.util.errors import EnvironmentFault
 
