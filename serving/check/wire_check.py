@@ -8,7 +8,6 @@ So there are three outcomes: correct; wrong but repaired by the client; lost.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -16,12 +15,10 @@ from typing import TypeAlias
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.dual_read import DualReading, faults, hear
 from m3agent.serving.check.prefix_probe import Findings, examine, examined_checks
-from m3agent.serving.check.script import MARKERS, TOOLS, ScriptedMessage, grammar, markup, wanted
+from m3agent.serving.check.script import MARKERS, ScriptedMessage, grammar, markup, wanted
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.endpoint import Endpoint, Flavour
 from m3agent.serving.client.http import open_client
-from m3agent.serving.client.parameters import Sampling, request_parameters
-from m3agent.serving.client.request_body import RequestBody
 from m3agent.serving.client.tokenize import token_ids
 from m3agent.serving.errors import (
     DeadlineExceeded,
@@ -41,7 +38,6 @@ A server's first answers may wait half a minute for kernels to compile.
 
 EXAMINE_SECONDS = 60.0
 
-_MESSAGES = [{"role": "user", "content": "Fix the clock."}]
 _Outcome: TypeAlias = tuple[str, bool | None, list[str]]
 """The way of the request (streamed or whole), the verdict of `_judge`, and the faults."""
 
@@ -166,23 +162,19 @@ class _Trial:
     async def _ask(self, *, stream: bool, taste: bool = False) -> DualReading:
         """Return the answer, or with `taste` its first few tokens."""
         text = markup(self._thinking)
-        parameters = request_parameters(
-            self._client.endpoint,
-            TOOLS,
-            tool_choice="auto",
+        forced = grammar(self._flavour, text)
+        if self.bias and not taste:
+            forced["logit_bias"] = self.bias
+        return await hear(
+            self._client,
+            "Fix the clock.",
+            self._thinking,
             # With random weights each byte may become a token.
             max_tokens=_TASTE if taste else len(text.encode()) + 16,
-            thinking=self._thinking,
-            sampling=Sampling(temperature=0.0),
+            seconds=self._limit,
+            stream=stream,
+            **forced,
         )
-        parameters |= grammar(self._flavour, text)
-        if self.bias and not taste:
-            parameters["logit_bias"] = self.bias
-        if not stream:
-            parameters["stream"] = False
-            del parameters["stream_options"]
-        body = RequestBody().encode(_MESSAGES, parameters)
-        return await hear(self._client, body, time.monotonic() + self._limit)
 
     def _is_bound(self, heard: DualReading) -> bool:
         """Return whether the grammar controls the answer: part of the message stands near its beginning."""

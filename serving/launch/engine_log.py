@@ -279,14 +279,7 @@ def line_of(text: str) -> Line:
     text = _CONTROLS.sub("", ANSI.sub("", text)).rstrip()
     prefix = _PREFIX.match(text)
     assert prefix is not None, "all of the pattern may be missing"
-    level = (
-        prefix["vllm"]
-        or prefix["trt"]
-        or prefix["cpp"]
-        or prefix["dynamo"]
-        or prefix["glog"]
-        or prefix["uvicorn"]
-    )
+    level = next(filter(None, prefix.groups()), None)
     message = text[prefix.end() :]
     body = _TRACEBACK_BODY.match(message) is not None
     error = (
