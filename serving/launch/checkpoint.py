@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,8 @@ class Checkpoint:
     """The revision that the engine is told to read; empty for `main`."""
     whole: bool = True
     """True if it has M3's widths, so that the memory model applies."""
+    text_config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """Its config of the language model; None if it is not on this machine."""
 
 
 def read_checkpoint(
@@ -282,6 +284,7 @@ def _read(name: str, folder: Path, *, weights: bool) -> Checkpoint:
         _precision(config, text),
         positions if isinstance(positions, int) else NATIVE_CONTEXT,
         whole=all(text.get(key, width) == width for key, width in _WIDTHS.items()),
+        text_config=text,
     )
 
 

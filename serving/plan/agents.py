@@ -174,6 +174,7 @@ def team_plan(
     )
     fix = speed.cold(repository) + TURNS * (max(turn, load.turn_seconds) + TOOL_SECONDS)
     additions = tuple(_additions(fleet, wish, plan, agents, kept, shared, repository))
+    enough = smallest(fleet, wish)
     return TeamPlan(
         agents=agents,
         repository_tokens=repository,
@@ -191,7 +192,7 @@ def team_plan(
         as_planned=as_planned,
         additions=additions,
         with_addition=_with(additions[0], speed, agents, repository, plan.sequences) if additions else None,
-        fewer=_fewer(fleet, wish),
+        fewer=str(enough) if enough is not None and enough.count < fleet.count else None,
     )
 
 
@@ -383,8 +384,3 @@ def _budget(fleet: Fleet, wish: PlanRequest, agents: int, repository: int) -> in
 def _with(addition: Addition, speed: Speed, agents: int, repository: int, slots: int) -> Simulation:
     host = bool(addition.options)
     return simulate(speed, agents, repository, slots if host else max(slots, addition.agents), host=host)
-
-
-def _fewer(fleet: Fleet, wish: PlanRequest) -> str | None:
-    enough = smallest(fleet, wish)
-    return str(enough) if enough is not None and enough.count < fleet.count else None
