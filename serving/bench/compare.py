@@ -88,15 +88,12 @@ def against_baseline(
 def label(row: BenchRow) -> str:
     """Return the name of a row for people."""
     tokens = f"{row.tokens:,} tokens"
-    match row.kind:
-        case "streams":
-            return f"{row.streams} at a time, {tokens} each"
-        case "sharing":
-            return f"{row.streams} sharing {tokens}"
-        case "first":
-            return f"first to send a shared {tokens}"
-        case _:
-            return f"{row.kind}, {tokens}"
+    labels = {
+        "streams": f"{row.streams} at a time, {tokens} each",
+        "sharing": f"{row.streams} sharing {tokens}",
+        "first": f"first to send a shared {tokens}",
+    }
+    return labels.get(row.kind, f"{row.kind}, {tokens}")
 
 
 def _compare(row: BenchRow, before: BenchRow, threshold: float) -> Iterator[BenchComparison]:

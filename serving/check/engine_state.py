@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -102,14 +102,8 @@ def read_state(flavour: Flavour, samples: Sequence[Sample], settings: Mapping[st
             hit_rate=hits / asked if hits is not None and asked else None,
             asked=asked,
         )
-    match flavour:
-        case "vllm":
-            return _vllm(state, samples, settings)
-        case "sglang":
-            return _sglang(state, samples, settings)
-        case "trtllm":
-            return _trtllm(state, samples)
-    return state
+    reader = _READERS.get(flavour)
+    return state if reader is None else reader(state, samples, settings)
 
 
 def _vllm(state: EngineState, samples: Sequence[Sample], settings: Mapping[str, Any]) -> EngineState:
@@ -158,7 +152,7 @@ def _sglang(state: EngineState, samples: Sequence[Sample], settings: Mapping[str
     )
 
 
-def _trtllm(state: EngineState, samples: Sequence[Sample]) -> EngineState:
+def _trtllm(state: EngineState, samples: Sequence[Sample], _: Mapping[str, Any]) -> EngineState:
     blocks, size = (
         max(values(samples, f"trtllm_kv_cache_{name}"), default=None)
         for name in ("max_blocks", "tokens_per_block")
@@ -169,6 +163,14 @@ def _trtllm(state: EngineState, samples: Sequence[Sample]) -> EngineState:
         usage=max(values(samples, "trtllm_kv_cache_utilization"), default=None),
         hit_rate=max(values(samples, "trtllm_kv_cache_hit_rate"), default=None),
     )
+
+
+_READERS: dict[Flavour, Callable[[EngineState, Sequence[Sample], Mapping[str, Any]], EngineState]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "trtllm": _trtllm,
+}
+"""What each engine reports beside its `metrics_series`."""
 
 
 async def _settings(client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None) -> Mapping[str, Any]:

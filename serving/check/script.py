@@ -109,11 +109,9 @@ def grammar(flavour: Flavour, text: str) -> dict[str, Any]:
     protocol.py.
     """
     pattern = expression(text)
-    match flavour:
-        case "vllm":
-            return {"structured_outputs": {"regex": pattern}}
-        case "sglang":
-            return {"regex": pattern}
-        case "trtllm":
-            return {"response_format": {"type": "regex", "regex": pattern}}
-    return {}
+    grammars: dict[Flavour, dict[str, Any]] = {
+        "vllm": {"structured_outputs": {"regex": pattern}},
+        "sglang": {"regex": pattern},
+        "trtllm": {"response_format": {"type": "regex", "regex": pattern}},
+    }
+    return grammars.get(flavour, {})
