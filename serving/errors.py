@@ -71,7 +71,8 @@ class EndpointRefused(ModelServerError):
         retry_after: float | None = None,
         parameter: str = "",
     ) -> None:
-        advice = advice or _advice(status)
+        usual = "see the server's log" if status >= 500 else "it rejects this request"
+        advice = advice or _ADVICE.get(status, usual)
         said = f": {shorten(text)}" if text.strip() else ""
         super().__init__(f"The model server at {host} answered {status}{said}; {advice}.")
         self.status = status
@@ -164,7 +165,3 @@ _ADVICE = {
     **dict.fromkeys((401, 403), "set M3AGENT_API_KEY to a key that this server accepts"),
     **dict.fromkeys(BUSY, "it limits requests: wait or use another key"),
 }
-
-
-def _advice(status: int) -> str:
-    return _ADVICE.get(status, "see the server's log" if status >= 500 else "it rejects this request")

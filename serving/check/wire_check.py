@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -120,20 +121,20 @@ async def marker_bias(endpoint: Endpoint, api_key: str | None) -> dict[str, floa
     return {str(ids[0]): _FAVOURED for ids in markers if ids is not None and len(ids) == 1}
 
 
+@dataclass
 class _Trial:
     """One message in one thinking mode, requested streamed and whole."""
 
-    def __init__(
-        self, client: Client, name: str, thinking: ThinkingMode, bias: dict[str, float], limit: float
-    ) -> None:
-        self._client = client
-        self._name = name
-        self._thinking: ThinkingMode = thinking
-        self.bias = bias  # empty after the server has refused it
-        self._limit = limit
-        self._wanted = wanted(thinking)
-        self._flavour: Flavour = client.endpoint.flavour
-        self.silent = False  # True if the server did not answer at all
+    _client: Client
+    _name: str
+    _thinking: ThinkingMode
+    bias: dict[str, float]  # empty after the server has refused it
+    _limit: float
+    silent: bool = False  # True if the server did not answer at all
+
+    def __post_init__(self) -> None:
+        self._wanted = wanted(self._thinking)
+        self._flavour: Flavour = self._client.endpoint.flavour
 
     async def check(self) -> Check:
         """Request the message twice and compare it."""

@@ -236,11 +236,14 @@ def _offline(environ: Mapping[str, str]) -> bool:
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """Return the folder of Hugging Face's cache (huggingface_hub's HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
-    if hub := environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE"):
-        return as_path(hub)
-    if home := environ.get("HF_HOME"):
-        return as_path(home) / "hub"
-    return as_path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
+    hub = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
+    return as_path(hub) if hub else hugging_face(environ) / "hub"
+
+
+def hugging_face(environ: Mapping[str, str]) -> Path:
+    """Return Hugging Face's folder by the rules of huggingface_hub (its constants.py)."""
+    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '~')}/.cache"
+    return as_path(environ.get("HF_HOME") or f"{cache}/huggingface")
 
 
 def _cached(name: str, environ: Mapping[str, str], revision: str = "") -> Path | None:
