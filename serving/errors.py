@@ -1,6 +1,7 @@
 """Errors of model servers: one class for each kind, with a one-sentence message that names the host."""
 
 import re
+from typing import ClassVar
 
 _MOST_WORDS = 300  # characters of a server's message
 _RETRIABLE_STATUSES = frozenset({408, 409, 429})
@@ -35,16 +36,20 @@ class ModelServerError(Exception):
     retry_after: float | None = None
 
 
-class EndpointUnreachable(ModelServerError):
+class _WithReason(ModelServerError):
+    sentence: ClassVar[str]
+    """The message, with the names of the host and of the reason in braces."""
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(self.sentence.format(host=host, reason=shorten(reason)))
+        self.reason = reason
+
+
+class EndpointUnreachable(_WithReason):
     """No server answers: the connection was refused, the host was not found, or the server stayed silent."""
 
     retriable = True
-
-    def __init__(self, host: str, reason: str) -> None:
-        super().__init__(
-            f"No answer from a model server at {host}: {shorten(reason)}; start the server or correct --endpoint."
-        )
-        self.reason = reason
+    sentence = "No answer from a model server at {host}: {reason}; start the server or correct --endpoint."
 
 
 class EndpointRefused(ModelServerError):
@@ -66,7 +71,8 @@ class EndpointRefused(ModelServerError):
         retry_after: float | None = None,
         parameter: str = "",
     ) -> None:
-        advice = advice or _advice(status)
+        usual = "see the server's log" if status >= 500 else "it rejects this request"
+        advice = advice or _ADVICE.get(status, usual)
         said = f": {shorten(text)}" if text.strip() else ""
         super().__init__(f"The model server at {host} answered {status}{said}; {advice}.")
         self.status = status
@@ -105,17 +111,14 @@ class WrongModel(ModelServerError):
         super().__init__(f"The model server at {host} {why}: name one of {shorten(names)} with --model.")
 
 
-class StreamCut(ModelServerError):
+class StreamCut(_WithReason):
     """The stream of an answer ended too early. No part of the answer may be used."""
 
     retriable = True
-
-    def __init__(self, host: str, reason: str) -> None:
-        super().__init__(
-            f"The answer from the model server at {host} broke off: {shorten(reason)}; "
-            "try again, and if it happens again see the server's log."
-        )
-        self.reason = reason
+    sentence = (
+        "The answer from the model server at {host} broke off: {reason}; "
+        "try again, and if it happens again see the server's log."
+    )
 
 
 class ContextTooLong(ModelServerError):
@@ -137,15 +140,13 @@ class ContextTooLong(ModelServerError):
         self.asked = asked
 
 
-class ServerDied(ModelServerError):
+class ServerDied(_WithReason):
     """A server that had answered before stopped, and did not come back while we waited."""
 
-    def __init__(self, host: str, reason: str) -> None:
-        super().__init__(
-            f"The model server at {host} died while it answered: {shorten(reason)}; "
-            "see its log, start it again, and resume the session."
-        )
-        self.reason = reason
+    sentence = (
+        "The model server at {host} died while it answered: {reason}; "
+        "see its log, start it again, and resume the session."
+    )
 
 
 class DeadlineExceeded(ModelServerError):
@@ -158,15 +159,9 @@ class DeadlineExceeded(ModelServerError):
         super().__init__(f"The model server at {host} did not finish its answer within the time limit.")
 
 
-def _advice(status: int) -> str:
-    if status in (401, 403):
-        return "set M3AGENT_API_KEY to a key that this server accepts"
-    if status == 402:
-        return "the key's account has no credit left: top it up or use another key"
-    if status == 404:
-        return "check the address (it usually ends in /v1) and the model's name"
-    if status in BUSY:
-        return "it limits requests: wait or use another key"
-    if status >= 500:
-        return "see the server's log"
-    return "it rejects this request"
+_ADVICE = {
+    402: "the key's account has no credit left: top it up or use another key",
+    404: "check the address (it usually ends in /v1) and the model's name",
+    **dict.fromkeys((401, 403), "set M3AGENT_API_KEY to a key that this server accepts"),
+    **dict.fromkeys(BUSY, "it limits requests: wait or use another key"),
+}

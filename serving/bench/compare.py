@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from m3agent.serving.bench.result import BenchResult, BenchRow
 
@@ -22,6 +22,8 @@ Measured with the whole model on four H200: 8.5 to 9.2 ms a token up to this len
 a million.
 """
 
+Unit: TypeAlias = Literal["tokens", "tokens/s", "s"]
+
 _SAME_LENGTH = 0.05  # largest relative difference of two lengths; the bench may have shortened one to fit
 
 
@@ -30,7 +32,7 @@ class BenchComparison:
     """Comparison of one value."""
 
     name: str
-    unit: Literal["tokens", "tokens/s", "s"]
+    unit: Unit
     expected: float
     measured: float | None
     ratio: float | None
@@ -49,18 +51,15 @@ def against_plan(result: BenchResult, expected: Mapping[str, float]) -> list[Ben
     comparisons: list[BenchComparison] = []
     if "kv_tokens" in expected:
         kv = None if result.kv_tokens is None else float(result.kv_tokens)
-        comparisons.append(
-            _more_is_better("KV cache capacity", "tokens", expected["kv_tokens"], kv, KV_TOLERANCE)
-        )
+        comparisons.append(_compared("KV cache capacity", "tokens", expected["kv_tokens"], kv, KV_TOLERANCE))
     if "tokens_per_second" in expected:
         row = _decoding(result, expected.get("sequence"))
         tpot = None if row is None else row.tpot
         speed = 1 / tpot.median if tpot is not None and tpot.median else None
         at = "" if row is None else f" at {row.tokens:,} tokens"
         name = f"decode speed of one stream{at}"
-        comparisons.append(
-            _more_is_better(name, "tokens/s", expected["tokens_per_second"], speed, SPEED_TOLERANCE)
-        )
+        wanted = expected["tokens_per_second"]
+        comparisons.append(_compared(name, "tokens/s", wanted, speed, SPEED_TOLERANCE))
     return comparisons
 
 
@@ -89,15 +88,12 @@ def against_baseline(
 def label(row: BenchRow) -> str:
     """Return the name of a row for people."""
     tokens = f"{row.tokens:,} tokens"
-    match row.kind:
-        case "streams":
-            return f"{row.streams} at a time, {tokens} each"
-        case "sharing":
-            return f"{row.streams} sharing {tokens}"
-        case "first":
-            return f"first to send a shared {tokens}"
-        case _:
-            return f"{row.kind}, {tokens}"
+    labels = {
+        "streams": f"{row.streams} at a time, {tokens} each",
+        "sharing": f"{row.streams} sharing {tokens}",
+        "first": f"first to send a shared {tokens}",
+    }
+    return labels.get(row.kind, f"{row.kind}, {tokens}")
 
 
 def _compare(row: BenchRow, before: BenchRow, threshold: float) -> Iterator[BenchComparison]:
@@ -106,21 +102,21 @@ def _compare(row: BenchRow, before: BenchRow, threshold: float) -> Iterator[Benc
         if old is None:
             continue
         measured = None if now is None else now.median
-        ratio = None if measured is None or not old.median else measured / old.median
-        worse = None if ratio is None else ratio > 1 + threshold
-        yield BenchComparison(f"{label(row)}: {name}", "s", old.median, measured, ratio, worse)
+        yield _compared(f"{label(row)}: {name}", "s", old.median, measured, threshold)
     if row.kind == "streams" and before.tokens_per_second is not None:
         name = f"{label(row)}: output"
-        yield _more_is_better(name, "tokens/s", before.tokens_per_second, row.tokens_per_second, threshold)
+        yield _compared(name, "tokens/s", before.tokens_per_second, row.tokens_per_second, threshold)
 
 
-def _more_is_better(
-    name: str, unit: Literal["tokens", "tokens/s"], expected: float, measured: float | None, tolerance: float
+def _compared(
+    name: str, unit: Unit, expected: float, measured: float | None, tolerance: float
 ) -> BenchComparison:
-    ratio = None if measured is None or not expected else measured / expected
-    return BenchComparison(
-        name, unit, expected, measured, ratio, None if ratio is None else ratio < 1 - tolerance
-    )
+    """Compare one value; of seconds fewer are better, of all else more."""
+    if measured is None or not expected:
+        return BenchComparison(name, unit, expected, measured, None, None)
+    ratio = measured / expected
+    worse = ratio > 1 + tolerance if unit == "s" else ratio < 1 - tolerance
+    return BenchComparison(name, unit, expected, measured, ratio, worse)
 
 
 def _decoding(result: BenchResult, sequence: float | None) -> BenchRow | None:

@@ -79,22 +79,18 @@ async def bench(
         return await _Bench(client, endpoint, api_key, options, listen).run()
 
 
+@dataclass
 class _Bench:
-    def __init__(
-        self,
-        client: openai.AsyncOpenAI,
-        endpoint: Endpoint,
-        api_key: str | None,
-        options: Options,
-        listen: Callable[[BenchProgress], None],
-    ) -> None:
-        self._client = client
-        self._endpoint = endpoint
-        self._api_key = api_key
-        self._options = options
-        self._listen = listen
+    _client: openai.AsyncOpenAI
+    _endpoint: Endpoint
+    _api_key: str | None
+    _options: Options
+    _listen: Callable[[BenchProgress], None]
+
+    def __post_init__(self) -> None:
+        endpoint = self._endpoint
         self._began = time.perf_counter()
-        self._prompts = PromptMaker(Corpus(options.seed), self._count, secrets.token_hex(8))
+        self._prompts = PromptMaker(Corpus(self._options.seed), self._count, secrets.token_hex(8))
         self._before = EngineState()
         self._rows: dict[tuple[Kind, int, int], BenchRow] = {}
         self._result = BenchResult(
@@ -106,7 +102,7 @@ class _Bench:
             kv_tokens=None,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=0.0,
-            options=options,
+            options=self._options,
         )
 
     async def run(self) -> BenchResult:
@@ -149,7 +145,8 @@ class _Bench:
         return time.perf_counter() - self._began
 
     def _tell(self, doing: str, to_come: float | None) -> None:
-        self._result = replace(self._result, seconds=round(self._elapsed, 3), rows=self._sorted_rows())
+        rows = sorted(self._rows.values(), key=lambda row: (KINDS.index(row.kind), row.tokens, row.streams))
+        self._result = replace(self._result, seconds=round(self._elapsed, 3), rows=tuple(rows))
         self._listen(BenchProgress(doing, self._elapsed, to_come, self._result))
 
     def _end(self, rest: list[BenchStep], why: str, error: str | None = None) -> BenchResult:
@@ -162,11 +159,6 @@ class _Bench:
         )
         self._tell("done", 0.0)
         return self._result
-
-    def _sorted_rows(self) -> tuple[BenchRow, ...]:
-        return tuple(
-            sorted(self._rows.values(), key=lambda row: (KINDS.index(row.kind), row.tokens, row.streams))
-        )
 
     async def _warm_up(self, planned: Sequence[BenchStep]) -> None:
         """Let the server compile what it compiles at first use, and learn how many tokens its template adds.

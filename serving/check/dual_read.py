@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -10,9 +11,12 @@ from typing import Any
 
 from m3agent.serving.check.script import TOOLS, ScriptedMessage
 from m3agent.serving.client.client import Client
+from m3agent.serving.client.parameters import Sampling, request_parameters
+from m3agent.serving.client.request_body import RequestBody
 from m3agent.serving.client.stream.accumulator import Accumulator
 from m3agent.serving.client.stream.chunk import call_pieces, content_of, first_choice, reasoning_pieces
 from m3agent.serving.errors import StreamCut
+from m3agent.serving.wire import ThinkingMode
 from m3agent.serving.wire.arguments import NAMESPACE
 from m3agent.util.json_value import mapping
 
@@ -30,17 +34,37 @@ class DualReading:
     """First characters of the answer: reasoning, text or call, whichever came first."""
 
 
-async def hear(client: Client, body: bytes, deadline: float) -> DualReading:
-    """Send one chat request that offers `TOOLS`, and read the answer.
+async def hear(
+    client: Client,
+    text: str,
+    thinking: ThinkingMode,
+    *,
+    max_tokens: int,
+    seconds: float,
+    stream: bool = True,
+    **more: object,
+) -> DualReading:
+    """Send one message of a user with `TOOLS`, and read the answer.
 
     Args:
-        deadline: Instant of `time.monotonic()`.
+        seconds: Time limit of the answer.
+        more: Further parameters of the request.
 
     Raises:
         ModelServerError: There was no complete answer.
     """
+    parameters = request_parameters(
+        client.endpoint,
+        TOOLS,
+        tool_choice="auto",
+        max_tokens=max_tokens,
+        thinking=thinking,
+        sampling=Sampling(temperature=0.0),
+        stream=stream,
+    )
+    body = RequestBody().encode([{"role": "user", "content": text}], parameters | more)
     plain, ours = _Plain(), Accumulator(TOOLS, 1)
-    async with aclosing(client.chunks(body, ours, deadline)) as chunks:
+    async with aclosing(client.chunks(body, ours, time.monotonic() + seconds)) as chunks:
         async for chunk in chunks:
             plain.add(chunk)
             ours.add(chunk)

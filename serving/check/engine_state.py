@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from m3agent.serving.client.endpoint import SGLANG_INFO_PATHS, Endpoint, Flavour, get, post
 from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import ModelServerError
+from m3agent.serving.plan.engines import ENGINES
 
 if TYPE_CHECKING:
     import openai
@@ -91,30 +92,29 @@ async def complete(
 def read_state(flavour: Flavour, samples: Sequence[Sample], settings: Mapping[str, Any]) -> EngineState:
     """Combine a page of metrics and the engine's settings into a state; either may be empty."""
     state = EngineState(metrics=bool(samples))
-    match flavour:
-        case "vllm":
-            return _vllm(state, samples, settings)
-        case "sglang":
-            return _sglang(state, samples, settings)
-        case "trtllm":
-            return _trtllm(state, samples)
-    return state
+    if flavour in ENGINES and (series := ENGINES[flavour].metrics_series):
+        usage, preemptions, cached, prompts = series
+        hits, asked = total(samples, cached), total(samples, prompts)
+        state = replace(
+            state,
+            usage=max(values(samples, usage), default=None),
+            preemptions=total(samples, preemptions),
+            hit_rate=hits / asked if hits is not None and asked else None,
+            asked=asked,
+        )
+    reader = _READERS.get(flavour)
+    return state if reader is None else reader(state, samples, settings)
 
 
 def _vllm(state: EngineState, samples: Sequence[Sample], settings: Mapping[str, Any]) -> EngineState:
     configs = [sample.labels for sample in samples if sample.name == "vllm:cache_config_info"]
     config = configs[0] if configs else {}
-    hits, asked = (total(samples, f"vllm:prefix_cache_{name}_total") for name in ("hits", "queries"))
     chunked = _VLLM_CHUNKED.search(str(settings.get("vllm_config", "")))
     return replace(
         state,
         kv_tokens=tuple(tokens for labels in configs if (tokens := _vllm_tokens(labels)) is not None),
         kv_dtype=config.get("cache_dtype"),
         block_size=_integer(config.get("block_size")),
-        usage=max(values(samples, "vllm:kv_cache_usage_perc"), default=None),
-        preemptions=total(samples, "vllm:num_preemptions_total"),
-        hit_rate=hits / asked if hits is not None and asked else None,
-        asked=asked,
         prefix_caching=_truth(config.get("enable_prefix_caching")),
         chunked_prefill=_truth(chunked[1]) if chunked else None,
         drafts=total(samples, "vllm:spec_decode_num_drafts_total"),
@@ -138,8 +138,7 @@ def _sglang(state: EngineState, samples: Sequence[Sample], settings: Mapping[str
     if tokens is None:
         tokens = _integer(max(values(samples, "sglang:max_total_num_tokens"), default=None))
     ranks = _integer(settings.get("dp_size")) or 1
-    asked, cached = (total(samples, f"sglang:{name}_tokens_total") for name in ("prompt", "cached"))
-    rate = cached / asked if cached is not None and asked else None
+    rate = state.hit_rate
     chunk = _integer(settings.get("chunked_prefill_size"))
     radix = settings.get("disable_radix_cache")
     return replace(
@@ -147,16 +146,13 @@ def _sglang(state: EngineState, samples: Sequence[Sample], settings: Mapping[str
         kv_tokens=() if tokens is None else (tokens,) * ranks,
         kv_dtype=settings.get("kv_cache_dtype"),
         block_size=_integer(settings.get("page_size")),
-        usage=max(values(samples, "sglang:token_usage"), default=None),
-        preemptions=total(samples, "sglang:num_retracted_requests_total"),
         hit_rate=rate if rate is not None else max(values(samples, "sglang:cache_hit_rate"), default=None),
-        asked=asked,
         prefix_caching=not radix if isinstance(radix, bool) else None,
         chunked_prefill=None if chunk is None else chunk > 0,
     )
 
 
-def _trtllm(state: EngineState, samples: Sequence[Sample]) -> EngineState:
+def _trtllm(state: EngineState, samples: Sequence[Sample], _: Mapping[str, Any]) -> EngineState:
     blocks, size = (
         max(values(samples, f"trtllm_kv_cache_{name}"), default=None)
         for name in ("max_blocks", "tokens_per_block")
@@ -167,6 +163,14 @@ def _trtllm(state: EngineState, samples: Sequence[Sample]) -> EngineState:
         usage=max(values(samples, "trtllm_kv_cache_utilization"), default=None),
         hit_rate=max(values(samples, "trtllm_kv_cache_hit_rate"), default=None),
     )
+
+
+_READERS: dict[Flavour, Callable[[EngineState, Sequence[Sample], Mapping[str, Any]], EngineState]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "trtllm": _trtllm,
+}
+"""What each engine reports beside its `metrics_series`."""
 
 
 async def _settings(client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import Any
 
 from m3agent.serving.check.check import Check
+from m3agent.serving.check.script import tool
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.client.messages import Turn
@@ -30,20 +31,8 @@ _NONSENSE = "the model does not answer sensibly: its weights are random or were 
 _STATION, _VALUE, _READING = "quay-7", 48_213, 73_914
 
 
-def _tool(name: str, description: str, **properties: str) -> dict[str, Any]:
-    parameters = {
-        "type": "object",
-        "properties": {key: {"type": kind} for key, kind in properties.items()},
-        "required": list(properties),
-    }
-    return {
-        "type": "function",
-        "function": {"name": name, "description": description, "parameters": parameters},
-    }
-
-
-_NOTE = _tool("note_reading", "Write down what a gauge reads.", station="string", value="integer")
-_READ = _tool("read_gauge", "Read the gauge at a station.", station="string")
+_NOTE = tool("note_reading", "Write down what a gauge reads.", station="string", value="integer")
+_READ = tool("read_gauge", "Read the gauge at a station.", station="string")
 
 
 async def model_check(

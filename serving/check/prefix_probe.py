@@ -15,9 +15,9 @@ import math
 import secrets
 import sysconfig
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.engine_state import complete, counter, engine_state
@@ -25,7 +25,7 @@ from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.client.http import open_client
 from m3agent.serving.client.tokenize import count_tokens
 from m3agent.serving.errors import ModelServerError
-from m3agent.serving.plan.engines import ENGINES, remedy
+from m3agent.serving.plan.engines import ENGINES, Lacking, remedy
 from m3agent.util.json_value import mapping
 
 if TYPE_CHECKING:
@@ -92,17 +92,14 @@ async def examine(endpoint: Endpoint, *, api_key: str | None, timeout: float = _
                 await asking.about_the_tokenizer()
         except TimeoutError:
             pass
-    return Findings(asking.prefix_caching, asking.cached_tokens, asking.tokenizer_seconds, asking.ranks)
+    return asking.findings
 
 
 class _Questions:
     """Send the test requests to one server; results that arrive before the timeout are kept."""
 
     def __init__(self, client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None) -> None:
-        self.prefix_caching: bool | None = None
-        self.cached_tokens: bool | None = None
-        self.tokenizer_seconds: float | None = None
-        self.ranks = 1
+        self.findings = Findings()
         self._client = client
         self._endpoint = endpoint
         self._api_key = api_key
@@ -112,7 +109,7 @@ class _Questions:
     async def about_ranks(self) -> None:
         """Count the ranks that report a cache."""
         state = await engine_state(self._endpoint, api_key=self._api_key)
-        self.ranks = max(1, len(state.kv_tokens))
+        self._note(ranks=max(1, len(state.kv_tokens)))
 
     async def about_prefixes(self) -> None:
         """Send the same beginning twice. A random number at its start ensures that no cache has it yet."""
@@ -125,11 +122,11 @@ class _Questions:
         if again is None:
             return
         cached, prompt = again
-        self.cached_tokens = cached is not None
+        self._note(cached_tokens=cached is not None)
         if cached is not None and prompt:
-            self.prefix_caching = cached > prompt / 2
+            self._note(prefix_caching=cached > prompt / 2)
         elif hits is not None and (now := await self._hits()) is not None:
-            self.prefix_caching = now > hits
+            self._note(prefix_caching=now > hits)
 
     async def about_the_tokenizer(self) -> None:
         """Compare the times for a long and a short text; repeat only while the tokenizer looks slow.
@@ -145,9 +142,13 @@ class _Questions:
             if not short or not long or long[0] <= short[0]:
                 return
             least_short, least_long = min(least_short, short[1]), min(least_long, long[1])
-            self.tokenizer_seconds = max(0.0, least_long - least_short) / (long[0] - short[0]) * 1e6
-            if self.tokenizer_seconds <= SLOW_TOKENIZER:
+            seconds = max(0.0, least_long - least_short) / (long[0] - short[0]) * 1e6
+            self._note(tokenizer_seconds=seconds)
+            if seconds <= SLOW_TOKENIZER:
                 return
+
+    def _note(self, **results: Any) -> None:
+        self.findings = replace(self.findings, **results)
 
     async def _complete(self, prompt: str) -> tuple[int | None, int | None] | None:
         """Request one completion and read its usage.
@@ -191,34 +192,18 @@ def sample_text() -> str:
 def examined_checks(endpoint: Endpoint, findings: Findings) -> list[Check]:
     """Return the three checks; `ok` is None where the examination found nothing out."""
     cached, reported, seconds = findings.prefix_caching, findings.cached_tokens, findings.tokenizer_seconds
-    speed = None if seconds is None else f"{seconds:.2g} s for a million tokens"
-    return [
-        _check(
-            "prefix cache",
-            cached,
-            "a prefix sent twice came from the cache",
-            "no prefix cache: each turn computes the whole prompt again",
-            remedy(endpoint.flavour, "prefix_cache"),
-        ),
-        _check(
-            "cached tokens",
-            reported,
-            "usage reports cached tokens",
-            "does not report how many prompt tokens were cached",
-            remedy(endpoint.flavour, "cached_tokens"),
-        ),
-        _check(
-            "tokenizer",
-            None if seconds is None else seconds <= SLOW_TOKENIZER,
-            speed or "",
-            f"slow, in each turn: {speed}",
-            remedy(endpoint.flavour, "tokenizer"),
-            timed=True,
-        ),
-    ]
-
-
-def _check(name: str, ok: bool | None, good: str, bad: str, fix: str, *, timed: bool = False) -> Check:
-    if ok is None:
-        return Check(name, None, "unknown", timed=timed)
-    return Check(name, ok, good if ok else bad, "" if ok else fix, timed)
+    fast = None if seconds is None else seconds <= SLOW_TOKENIZER
+    speed = f"{seconds:.2g} s for a million tokens" if seconds is not None else ""
+    no_cache = "no prefix cache: each turn computes the whole prompt again"
+    not_reported = "does not report how many prompt tokens were cached"
+    results: tuple[tuple[str, Lacking, bool | None, str, str], ...] = (
+        ("prefix cache", "prefix_cache", cached, "a prefix sent twice came from the cache", no_cache),
+        ("cached tokens", "cached_tokens", reported, "usage reports cached tokens", not_reported),
+        ("tokenizer", "tokenizer", fast, speed, f"slow, in each turn: {speed}"),
+    )
+    checks = []
+    for name, setting, ok, good, bad in results:
+        detail = {True: good, False: bad, None: "unknown"}[ok]
+        fix = remedy(endpoint.flavour, setting) if ok is False else ""
+        checks.append(Check(name, ok, detail, fix, timed=setting == "tokenizer"))
+    return checks

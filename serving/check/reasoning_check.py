@@ -8,16 +8,16 @@ template. A proxy that drops or changes `chat_template_kwargs` prevents that.
 
 from __future__ import annotations
 
-import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeAlias
 
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.dual_read import DualReading, faults, hear
-from m3agent.serving.check.script import TOOLS, grammar, markup, wanted
+from m3agent.serving.check.script import grammar, markup, wanted
 from m3agent.serving.check.wire_check import LIMIT, marker_bias
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.endpoint import Endpoint
-from m3agent.serving.client.parameters import Sampling, request_parameters
-from m3agent.serving.client.request_body import RequestBody
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.wire import ThinkingMode
 
@@ -26,6 +26,7 @@ _QUOTING = (
     "Which of these lines is the tag: <mm:think></mm:think> or </mm:think>? Think about it step by step."
 )
 _PLAIN = "Which of these lines is the tag: the first or the second? Think about it step by step."
+_Ask: TypeAlias = Callable[..., Awaitable[DualReading]]  # `hear` of one client
 _TOKENS = 24  # of an answer without a grammar: enough to see whether it begins as reasoning
 _PINNED = """--default-chat-template-kwargs '{"thinking_mode":"enabled"}'"""
 
@@ -44,44 +45,25 @@ async def reasoning_check(
     if not grammar(endpoint.flavour, ""):
         return []
     async with Client(endpoint, api_key=api_key, attempts=1) as client:
-        asking = _Asking(client, limit)
+        ask = partial(hear, client, seconds=limit)
         try:
-            check = await _enabled(asking)
+            check = await _enabled(ask)
             if not check.ok or thinking == "disabled":
                 return [check]
-            return [_with_adaptive(check, await _adaptive(asking, api_key), pinned=thinking == "enabled")]
+            adaptive = await _adaptive(ask, endpoint, api_key)
+            return [_with_adaptive(check, adaptive, pinned=thinking == "enabled")]
         except ModelServerError as error:
             return [Check(NAME, False, str(error))]
 
 
-class _Asking:
-    """Sends the requests of this check."""
-
-    def __init__(self, client: Client, limit: float) -> None:
-        self.client = client
-        self._limit = limit
-
-    async def __call__(self, text: str, thinking: ThinkingMode, tokens: int, **more: object) -> DualReading:
-        parameters = request_parameters(
-            self.client.endpoint,
-            TOOLS,
-            tool_choice="auto",
-            max_tokens=tokens,
-            thinking=thinking,
-            sampling=Sampling(temperature=0.0),
-        )
-        body = RequestBody().encode([{"role": "user", "content": text}], parameters | more)
-        return await hear(self.client, body, time.monotonic() + self._limit)
-
-
-async def _enabled(ask: _Asking) -> Check:
+async def _enabled(ask: _Ask) -> Check:
     """Check the first tokens of a free answer: with thinking enabled they are reasoning."""
-    quoting = await ask(_QUOTING, "enabled", _TOKENS)
+    quoting = await ask(_QUOTING, "enabled", max_tokens=_TOKENS)
     if quoting.plain.reasoning:
         return Check(NAME, True, "think tags in a prompt do not end the reasoning")
     if not quoting.plain.text:
         return Check(NAME, None, "the model wrote neither reasoning nor text")
-    if (await ask(_PLAIN, "enabled", _TOKENS)).plain.reasoning:
+    if (await ask(_PLAIN, "enabled", max_tokens=_TOKENS)).plain.reasoning:
         detail = "a think tag in the prompt ends the reasoning before it begins: thoughts arrive as text"
         fix = "use the model's own chat template, and a version without vllm-project/vllm#46042"
         return Check(NAME, False, detail, fix)
@@ -92,17 +74,17 @@ async def _enabled(ask: _Asking) -> Check:
     return Check(NAME, False, detail, fix)
 
 
-async def _adaptive(ask: _Asking, api_key: str | None) -> bool | None:
+async def _adaptive(ask: _Ask, endpoint: Endpoint, api_key: str | None) -> bool | None:
     """Return whether a forced message keeps its reasoning with thinking adaptive; None if that cannot be tried.
 
     True also if m3agent's client repairs the message.
     """
-    text, endpoint = markup("adaptive"), ask.client.endpoint
+    text = markup("adaptive")
     forced: dict[str, object] = dict(grammar(endpoint.flavour, text))
     if bias := await marker_bias(endpoint, api_key):
         forced["logit_bias"] = bias
     try:
-        heard = await ask(_QUOTING, "adaptive", len(text.encode()) + 16, **forced)
+        heard = await ask(_QUOTING, "adaptive", max_tokens=len(text.encode()) + 16, **forced)
     except ModelServerError:
         return None  # for example: no grammar, or no logit bias beside a draft
     message = wanted("adaptive")

@@ -21,9 +21,12 @@ MARKERS = (_THINK, _END_THINK, "]<]minimax[>[")
 """Texts that are one token each in M3's vocabulary; parsers find some of them by their token ids."""
 
 
-def _tool(name: str, properties: dict[str, Any]) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
-    return {"type": "function", "function": {"name": name, "description": name, "parameters": parameters}}
+def tool(name: str, description: str, **properties: str | dict[str, Any]) -> dict[str, Any]:
+    """Return a tool for a request; a property that is a text has the type of this name."""
+    schemas = {key: {"type": kind} if isinstance(kind, str) else kind for key, kind in properties.items()}
+    parameters = {"type": "object", "properties": schemas, "required": list(schemas)}
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
 
 
 _STEP = {
@@ -37,15 +40,13 @@ _STEP = {
 }
 
 TOOLS = [
-    _tool("file_write", {"path": {"type": "string"}, "content": {"type": "string"}}),
-    _tool(
-        "plan",
-        {
-            "title": {"type": "string"},
-            "steps": {"type": "array", "items": _STEP},
-            "ratio": {"type": "number"},
-            "strict": {"type": "boolean"},
-        },
+    tool("file_write", "file_write", path="string", content="string"),
+    tool(
+        *("plan", "plan"),
+        title="string",
+        steps={"type": "array", "items": _STEP},
+        ratio="number",
+        strict="boolean",
     ),
 ]
 
@@ -108,11 +109,9 @@ def grammar(flavour: Flavour, text: str) -> dict[str, Any]:
     protocol.py.
     """
     pattern = expression(text)
-    match flavour:
-        case "vllm":
-            return {"structured_outputs": {"regex": pattern}}
-        case "sglang":
-            return {"regex": pattern}
-        case "trtllm":
-            return {"response_format": {"type": "regex", "regex": pattern}}
-    return {}
+    grammars: dict[Flavour, dict[str, Any]] = {
+        "vllm": {"structured_outputs": {"regex": pattern}},
+        "sglang": {"regex": pattern},
+        "trtllm": {"response_format": {"type": "regex", "regex": pattern}},
+    }
+    return grammars.get(flavour, {})

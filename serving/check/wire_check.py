@@ -8,20 +8,18 @@ So there are three outcomes: correct; wrong but repaired by the client; lost.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.dual_read import DualReading, faults, hear
 from m3agent.serving.check.prefix_probe import Findings, examine, examined_checks
-from m3agent.serving.check.script import MARKERS, TOOLS, ScriptedMessage, grammar, markup, wanted
+from m3agent.serving.check.script import MARKERS, ScriptedMessage, grammar, markup, wanted
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.endpoint import Endpoint, Flavour
 from m3agent.serving.client.http import open_client
-from m3agent.serving.client.parameters import Sampling, request_parameters
-from m3agent.serving.client.request_body import RequestBody
 from m3agent.serving.client.tokenize import token_ids
 from m3agent.serving.errors import (
     DeadlineExceeded,
@@ -41,7 +39,6 @@ A server's first answers may wait half a minute for kernels to compile.
 
 EXAMINE_SECONDS = 60.0
 
-_MESSAGES = [{"role": "user", "content": "Fix the clock."}]
 _Outcome: TypeAlias = tuple[str, bool | None, list[str]]
 """The way of the request (streamed or whole), the verdict of `_judge`, and the faults."""
 
@@ -124,20 +121,20 @@ async def marker_bias(endpoint: Endpoint, api_key: str | None) -> dict[str, floa
     return {str(ids[0]): _FAVOURED for ids in markers if ids is not None and len(ids) == 1}
 
 
+@dataclass
 class _Trial:
     """One message in one thinking mode, requested streamed and whole."""
 
-    def __init__(
-        self, client: Client, name: str, thinking: ThinkingMode, bias: dict[str, float], limit: float
-    ) -> None:
-        self._client = client
-        self._name = name
-        self._thinking: ThinkingMode = thinking
-        self.bias = bias  # empty after the server has refused it
-        self._limit = limit
-        self._wanted = wanted(thinking)
-        self._flavour: Flavour = client.endpoint.flavour
-        self.silent = False  # True if the server did not answer at all
+    _client: Client
+    _name: str
+    _thinking: ThinkingMode
+    bias: dict[str, float]  # empty after the server has refused it
+    _limit: float
+    silent: bool = False  # True if the server did not answer at all
+
+    def __post_init__(self) -> None:
+        self._wanted = wanted(self._thinking)
+        self._flavour: Flavour = self._client.endpoint.flavour
 
     async def check(self) -> Check:
         """Request the message twice and compare it."""
@@ -166,23 +163,19 @@ class _Trial:
     async def _ask(self, *, stream: bool, taste: bool = False) -> DualReading:
         """Return the answer, or with `taste` its first few tokens."""
         text = markup(self._thinking)
-        parameters = request_parameters(
-            self._client.endpoint,
-            TOOLS,
-            tool_choice="auto",
+        forced = grammar(self._flavour, text)
+        if self.bias and not taste:
+            forced["logit_bias"] = self.bias
+        return await hear(
+            self._client,
+            "Fix the clock.",
+            self._thinking,
             # With random weights each byte may become a token.
             max_tokens=_TASTE if taste else len(text.encode()) + 16,
-            thinking=self._thinking,
-            sampling=Sampling(temperature=0.0),
+            seconds=self._limit,
+            stream=stream,
+            **forced,
         )
-        parameters |= grammar(self._flavour, text)
-        if self.bias and not taste:
-            parameters["logit_bias"] = self.bias
-        if not stream:
-            parameters["stream"] = False
-            del parameters["stream_options"]
-        body = RequestBody().encode(_MESSAGES, parameters)
-        return await hear(self._client, body, time.monotonic() + self._limit)
 
     def _is_bound(self, heard: DualReading) -> bool:
         """Return whether the grammar controls the answer: part of the message stands near its beginning."""

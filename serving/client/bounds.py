@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import httpx2
 
@@ -26,8 +27,7 @@ def bound(response: httpx2.Response) -> None:
     Raises:
         TooLarge: The body is compressed.
     """
-    assert isinstance(response.stream, httpx2.SyncByteStream)
-    response.stream = _Blocking(response.stream, _limit_of(response))
+    response.stream = _Bounded(response.stream, _limit_of(response))
 
 
 async def bound_async(response: httpx2.Response) -> None:
@@ -36,8 +36,7 @@ async def bound_async(response: httpx2.Response) -> None:
     Raises:
         TooLarge: The body is compressed.
     """
-    assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = _Asynchronous(response.stream, _limit_of(response))
+    response.stream = _Bounded(response.stream, _limit_of(response))
 
 
 def _limit_of(response: httpx2.Response) -> int:
@@ -46,37 +45,30 @@ def _limit_of(response: httpx2.Response) -> int:
     return MOST_STREAM if "event-stream" in response.headers.get("content-type", "") else MOST_PAGE
 
 
-def _more_than(limit: int) -> TooLarge:
-    return TooLarge(f"it sent more than {limit >> 20} MiB in one response")
+class _Bounded(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """The body of a response; its client reads it in one of the two ways."""
 
-
-class _Blocking(httpx2.SyncByteStream):
-    def __init__(self, stream: httpx2.SyncByteStream, limit: int) -> None:
+    def __init__(self, stream: Any, limit: int) -> None:
         self._stream = stream
         self._limit = limit
+        self._size = 0
+
+    def _counted(self, piece: bytes) -> bytes:
+        self._size += len(piece)
+        if self._size > self._limit:
+            raise TooLarge(f"it sent more than {self._limit >> 20} MiB in one response")
+        return piece
 
     def __iter__(self) -> Iterator[bytes]:
-        size = 0
         for piece in self._stream:
-            if (size := size + len(piece)) > self._limit:
-                raise _more_than(self._limit)
-            yield piece
+            yield self._counted(piece)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._stream:
+            yield self._counted(piece)
 
     def close(self) -> None:
         self._stream.close()
-
-
-class _Asynchronous(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, limit: int) -> None:
-        self._stream = stream
-        self._limit = limit
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for piece in self._stream:
-            if (size := size + len(piece)) > self._limit:
-                raise _more_than(self._limit)
-            yield piece
 
     async def aclose(self) -> None:
         await self._stream.aclose()

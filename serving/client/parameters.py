@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from m3agent.serving.client.endpoint import Endpoint
+from m3agent.serving.client.endpoint import Endpoint, Flavour
 from m3agent.serving.wire import ThinkingMode
 
 
@@ -121,6 +121,10 @@ def _answer_form(endpoint: Endpoint, *, tokens: bool) -> dict[str, bool]:
     return dict.fromkeys([*split, *ids], True)
 
 
+_THINKS: dict[Flavour, str] = {"minimax": "adaptive", "nim": "enabled"}
+"""The mode of hosted APIs that can switch thinking off only; MiniMax's has none that always thinks."""
+
+
 def _thinking(endpoint: Endpoint, thinking: ThinkingMode) -> dict[str, Any]:
     """Return how a kind of server is told to think, and how much."""
     off = thinking == "disabled"
@@ -131,8 +135,6 @@ def _thinking(endpoint: Endpoint, thinking: ThinkingMode) -> dict[str, Any]:
     sent: dict[str, Any] = {}
     if endpoint.takes_template:
         sent["chat_template_kwargs"] = {"thinking_mode": thinking}
-    elif endpoint.flavour == "minimax":  # it has no mode that always thinks
-        sent["thinking"] = {"type": "disabled" if off else "adaptive"}
-    elif endpoint.flavour == "nim":
-        sent["thinking"] = {"type": "disabled" if off else "enabled"}
+    elif endpoint.flavour in _THINKS:
+        sent["thinking"] = {"type": "disabled" if off else _THINKS[endpoint.flavour]}
     return sent | ({"reasoning_effort": endpoint.effort} if endpoint.effort else {})

@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,8 @@ class Checkpoint:
     """The revision that the engine is told to read; empty for `main`."""
     whole: bool = True
     """True if it has M3's widths, so that the memory model applies."""
+    text_config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """Its config of the language model; None if it is not on this machine."""
 
 
 def read_checkpoint(
@@ -234,11 +236,14 @@ def _offline(environ: Mapping[str, str]) -> bool:
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """Return the folder of Hugging Face's cache (huggingface_hub's HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
-    if hub := environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE"):
-        return as_path(hub)
-    if home := environ.get("HF_HOME"):
-        return as_path(home) / "hub"
-    return as_path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
+    hub = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
+    return as_path(hub) if hub else hugging_face(environ) / "hub"
+
+
+def hugging_face(environ: Mapping[str, str]) -> Path:
+    """Return Hugging Face's folder by the rules of huggingface_hub (its constants.py)."""
+    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '~')}/.cache"
+    return as_path(environ.get("HF_HOME") or f"{cache}/huggingface")
 
 
 def _cached(name: str, environ: Mapping[str, str], revision: str = "") -> Path | None:
@@ -282,6 +287,7 @@ def _read(name: str, folder: Path, *, weights: bool) -> Checkpoint:
         _precision(config, text),
         positions if isinstance(positions, int) else NATIVE_CONTEXT,
         whole=all(text.get(key, width) == width for key, width in _WIDTHS.items()),
+        text_config=text,
     )
 
 

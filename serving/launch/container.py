@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from m3agent.serving.launch.checkpoint import as_path, cache_folder
+from m3agent.serving.launch.checkpoint import as_path, cache_folder, hugging_face
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.memory_model import GIB
@@ -175,7 +175,7 @@ def _what_it_needs(
     if HTTP_HOST in env and job.nodes == 1:
         env[HTTP_HOST] = "0.0.0.0"  # noqa: S104  # published on job.host only
     mounts = [_mount(folder)] if job.files else []
-    cache = _hugging_face(environ)
+    cache = hugging_face(environ).absolute()
     downloads = False
     for model in filter(None, (job.model, job.draft)):
         checkpoint = as_path(model)
@@ -200,13 +200,6 @@ def _make_cache(cache: Path) -> None:
         raise EnvironmentFault(
             f"Hugging Face's cache {cache} cannot be created: {error.strerror}; set HF_HOME to a writable folder."
         ) from None
-
-
-def _hugging_face(environ: Mapping[str, str]) -> Path:
-    """Return Hugging Face's folder by the rules of huggingface_hub (its constants.py)."""
-    home = environ.get("HOME", "~")
-    cache = environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
-    return Path(environ.get(_CACHE) or f"{cache}/huggingface").expanduser().absolute()
 
 
 def _linked(checkpoint: Path) -> Iterator[Path]:

@@ -7,7 +7,6 @@ config tells; so does the engine's log, because a dense layer has no index keys 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,9 +59,9 @@ def dense_check(record: ServerRecord, facts: EngineFacts, environ: Mapping[str, 
         return []
     try:
         checkpoint = read_checkpoint(record.checkpoint, environ, weights=False)
-        text = _text_config(checkpoint.folder)
-    except (CheckpointError, OSError, ValueError):
+    except CheckpointError:
         return [Check(NAME, None, _UNKNOWN)]
+    text = checkpoint.text_config
     if text is None:
         return [Check(NAME, None, _UNKNOWN)]
     sparse = _sparse_layers(text)
@@ -83,21 +82,8 @@ def dense_check(record: ServerRecord, facts: EngineFacts, environ: Mapping[str, 
             f"without them {dense:,}: the engine computes dense attention, and answers become worse"
         )
         return [Check(NAME, False, detail, _FIX)]
-    return [
-        Check(
-            NAME,
-            True,
-            f"{sparse} of {shape.layers} layers; the cache has index keys ({taken:,.0f} bytes a token)",
-        )
-    ]
-
-
-def _text_config(folder: Path | None) -> dict[str, Any] | None:
-    if folder is None:
-        return None
-    config = json.loads((folder / "config.json").read_bytes())
-    inner = config.get("text_config")
-    return inner if isinstance(inner, dict) else config
+    detail = f"{sparse} of {shape.layers} layers; the cache has index keys ({taken:,.0f} bytes a token)"
+    return [Check(NAME, True, detail)]
 
 
 def _sparse_layers(text: Mapping[str, Any]) -> int:

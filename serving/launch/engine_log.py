@@ -57,6 +57,7 @@ class LogReader:
         self.facts = EngineFacts()
         self.progress = LoadProgress(LoadPhase.STARTING)
         self.bytes_seen = 0
+        self._news: list[LoadProgress] = []
         self._ready_when = READY_WHEN.get(engine or "", READY_ELSE)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._line = ""  # current incomplete line, cut to MOST_CHARACTERS
@@ -96,7 +97,7 @@ class LogReader:
 
     def feed(self, data: bytes) -> list[LoadProgress]:
         """Parse some bytes; return the changes of progress since the last call, in order."""
-        news: list[LoadProgress] = []
+        self._news = []
         for start in range(0, len(data), _PIECE):
             piece = data[start : start + _PIECE]
             self.bytes_seen += len(piece)
@@ -106,26 +107,26 @@ class LogReader:
             *whole, rest = _ENDS.split(text)
             for end in whole:
                 self._keep(end)
-                self._take(self._line, news)
+                self._take(self._line)
                 self._line = ""
             self._keep(rest)
-        self._bars(self._line, news)  # count a complete bar before the next one overwrites it
-        return news
+        self._bars(self._line)  # count a complete bar before the next one overwrites it
+        return self._news
 
     def _keep(self, text: str) -> None:
         self._line += text[: MOST_CHARACTERS - len(self._line)]
 
-    def _take(self, text: str, news: list[LoadProgress]) -> None:
+    def _take(self, text: str) -> None:
         if not text.strip():
             return
-        if self._bars(text, news):
+        if self._bars(text):
             text = BAR.sub("", ANSI.sub("", text))  # another process may continue on the same line
         line = line_of(text)
         if not line.message.strip() or ANY_BAR.search(line.message):
             return
         self._remember(line)
         if not self.ready:
-            self._look(line.message, news)
+            self._look(line.message)
 
     def _remember(self, line: Line) -> None:
         line = self._with_its_exception(line)
@@ -150,37 +151,37 @@ class LogReader:
             self._exception = line.message
         return line
 
-    def _look(self, message: str, news: list[LoadProgress]) -> None:
+    def _look(self, message: str) -> None:
         if self._ready_when.match(message):
-            self._advance(LoadPhase.READY, 0, 0, "", news)
+            self._advance(LoadPhase.READY)
             self._errors.clear()  # these errors did not stop the engine
             self._tail.clear()
             return
-        self._advance(LoadPhase.STARTING, 0, 0, "", news)
+        self._advance(LoadPhase.STARTING)
         for sign in SIGNS:
             if match := sign.pattern.search(message):
                 sign.take(self.facts, match)
                 if sign.phase is not None:
-                    self._advance(sign.phase, 0, 0, sign.detail, news)
-        self._look_for_graphs(message, news)
+                    self._advance(sign.phase, detail=sign.detail)
+        self._look_for_graphs(message)
 
-    def _look_for_graphs(self, message: str, news: list[LoadProgress]) -> None:
+    def _look_for_graphs(self, message: str) -> None:
         if match := GRAPHS_AHEAD.match(message):
             self._graphs_ahead = sum(map(int, re.findall(r"=(\d+) \(", match[1])))
-            self._advance(LoadPhase.MEMORY, 0, 0, "", news)
+            self._advance(LoadPhase.MEMORY)
         elif match := GRAPH_SIZES.match(message):
             self._graphs_ahead = max(self._graphs_ahead, len(match[1].split(",")))
-            self._advance(LoadPhase.GRAPHS, 0, self._graphs_ahead, "", news)
+            self._advance(LoadPhase.GRAPHS, 0, self._graphs_ahead)
         elif match := TRT_GRAPHS.match(message):
             self._graphs_ahead = max(self._graphs_ahead, int(match[1]))
-            self._advance(LoadPhase.GRAPHS, 0, self._graphs_ahead, "", news)
+            self._advance(LoadPhase.GRAPHS, 0, self._graphs_ahead)
         elif (match := TRT_GRAPH.match(message)) and len(self._graphs_done) < min(
             self._graphs_ahead, _MOST_GRAPHS
         ):
             self._graphs_done.add(match[1])  # each rank prints the line, and an earlier run prints it too
-            self._advance(LoadPhase.GRAPHS, len(self._graphs_done), self._graphs_ahead, "", news)
+            self._advance(LoadPhase.GRAPHS, len(self._graphs_done), self._graphs_ahead)
 
-    def _bars(self, text: str, news: list[LoadProgress]) -> bool:
+    def _bars(self, text: str) -> bool:
         """Count the progress bars of a line; return whether there were any."""
         if "%" not in text:
             return False
@@ -189,10 +190,10 @@ class LogReader:
             counted = True
             bar, done, total = bar_of(match["what"]), int(match["done"]), int(match["total"])
             if total > 0 and done <= total:
-                self._count(bar, done, total, news)
+                self._count(bar, done, total)
         return counted
 
-    def _count(self, bar: Bar, done: int, total: int, news: list[LoadProgress]) -> None:
+    def _count(self, bar: Bar, done: int, total: int) -> None:
         if bar.phase < self.progress.phase:
             return
         key = (bar.phase, bar.name, total)
@@ -202,11 +203,9 @@ class LogReader:
         here = {key: done for key, done in self._counts.items() if key[0] is bar.phase}
         known = sum(total for _, _, total in here)
         ahead = self._graphs_ahead if bar.phase is LoadPhase.GRAPHS else 0
-        self._advance(bar.phase, sum(here.values()), max(known, ahead), bar.detail, news)
+        self._advance(bar.phase, sum(here.values()), max(known, ahead), bar.detail)
 
-    def _advance(
-        self, phase: LoadPhase, done: int, total: int, detail: str, news: list[LoadProgress]
-    ) -> None:
+    def _advance(self, phase: LoadPhase, done: int = 0, total: int = 0, detail: str = "") -> None:
         now = self.progress
         if phase < now.phase:
             return
@@ -221,7 +220,7 @@ class LogReader:
         if new != now or not self._told:
             self.progress = new
             self._told = True
-            news.append(new)
+            self._news.append(new)
 
 
 def _key(message: str) -> str:
@@ -279,14 +278,7 @@ def line_of(text: str) -> Line:
     text = _CONTROLS.sub("", ANSI.sub("", text)).rstrip()
     prefix = _PREFIX.match(text)
     assert prefix is not None, "all of the pattern may be missing"
-    level = (
-        prefix["vllm"]
-        or prefix["trt"]
-        or prefix["cpp"]
-        or prefix["dynamo"]
-        or prefix["glog"]
-        or prefix["uvicorn"]
-    )
+    level = next(filter(None, prefix.groups()), None)
     message = text[prefix.end() :]
     body = _TRACEBACK_BODY.match(message) is not None
     error = (

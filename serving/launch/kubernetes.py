@@ -13,7 +13,7 @@ import pkgutil
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from string import Template
@@ -75,33 +75,23 @@ class Cluster:
 def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
     """Return the files, by name. Raises UsageError: the job cannot run in this way."""
     _check(job, cluster)
-    templates = _templates()
-    values = _values(job, cluster, templates)
-
-    def made(name: str, **more: object) -> Any:
-        return _filled(templates[name], {**values, **more})
-
-    def head(*names: str) -> str:
-        return "\n".join(_filled(templates["heads"][name], values) for name in names)
-
-    several = job.nodes > 1
-    servers = _servers(job, cluster, templates, values)
-    objects = (servers, made("service"), made("disruption"), _network(made, cluster, several=several))
-    about = ["llm_d" if cluster.llm_d else "servers", *(["group"] if several else []), "pods"]
-    download = made("download")
+    maker = _Maker(job, cluster)
+    objects = (maker.servers(), maker.made("service"), maker.made("disruption"), maker.network())
+    about = ["llm_d" if cluster.llm_d else "servers", *(["group"] if job.nodes > 1 else []), "pods"]
+    download = maker.made("download")
     pod = download["spec"]["template"]["spec"]
-    pod |= _placed(job, cluster, templates, values)
-    pod["containers"][0] |= _restricted(job, cluster, templates, "container")
+    pod |= maker.placed
+    pod["containers"][0] |= maker.restricted("container")
     files = {
-        "weights.yaml": yaml_text(made("claim"), download, head=head("weights")),
-        "servers.yaml": yaml_text(*objects, head=head(*about)),
-        "monitoring.yaml": yaml_text(made("monitor"), head=head("monitor")),
+        "weights.yaml": yaml_text(maker.made("claim"), download, head=maker.head("weights")),
+        "servers.yaml": yaml_text(*objects, head=maker.head(*about)),
+        "monitoring.yaml": yaml_text(maker.made("monitor"), head=maker.head("monitor")),
     }
     if cluster.llm_d:
-        router = made("values", plugins=yaml_text(made("router")))
-        files["values.yaml"] = yaml_text(router, head=head("values"))
+        router = maker.made("values", plugins=yaml_text(maker.made("router")))
+        files["values.yaml"] = yaml_text(router, head=maker.head("values"))
     if cluster.replicas > 1:
-        files["autoscaling.yaml"] = yaml_text(made("scaler"), head=head("scaler"))
+        files["autoscaling.yaml"] = yaml_text(maker.made("scaler"), head=maker.head("scaler"))
     return files
 
 
@@ -156,58 +146,65 @@ def _values(job: EngineJob, cluster: Cluster, templates: Mapping[str, Any]) -> d
     }
 
 
-def _servers(
-    job: EngineJob, cluster: Cluster, templates: Mapping[str, Any], values: Mapping[str, object]
-) -> Any:
-    """Return the Deployment, or for several machines the LeaderWorkerSet."""
+class _Maker:
+    """Makes the objects of one job from their templates."""
 
-    def pod(argv: tuple[str, ...], *, answers: bool = True) -> object:
-        command = _command(
-            job, argv, templates["drain_seconds"], str(values["model"]) if cluster.llm_d else None
+    def __init__(self, job: EngineJob, cluster: Cluster) -> None:
+        self._job = job
+        self._cluster = cluster
+        self._templates = _templates()
+        self._values = _values(job, cluster, self._templates)
+
+    def made(self, name: str, **more: object) -> Any:
+        """Return a template with its values."""
+        return _filled(self._templates[name], {**self._values, **more})
+
+    def head(self, *names: str) -> str:
+        """Return the comment at the head of a file."""
+        return "\n".join(_filled(self._templates["heads"][name], self._values) for name in names)
+
+    def servers(self) -> Any:
+        """Return the Deployment, or for several machines the LeaderWorkerSet."""
+        job = self._job
+        if job.nodes == 1:
+            return self.made("deployment", pod=self._pod(job.argv))
+        rank, leader = "$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS)"
+        first, others = (
+            self._pod(node_argv(job, rank, leader, MASTER_PORT, first=answers), answers=answers)
+            for answers in (True, False)
         )
+        return self.made("group", leader=first, worker=others)
+
+    def _pod(self, argv: tuple[str, ...], *, answers: bool = True) -> object:
+        events_of = str(self._values["model"]) if self._cluster.llm_d else None
+        command = _command(self._job, argv, self._templates["drain_seconds"], events_of)
         args = [*command.positional, *sum(command.options, ())]
-        container = _filled(
-            templates["container"], {**values, "program": list(command.program), "args": args}
-        )
-        container |= _restricted(job, cluster, templates, "container")
-        container |= templates["answers"] if answers else {}
-        spec = _filled(templates["pod"], {**values, "container": container})
-        return spec | _placed(job, cluster, templates, values)
+        container = self.made("container", program=list(command.program), args=args)
+        container |= self.restricted("container")
+        container |= self._templates["answers"] if answers else {}
+        return self.made("pod", container=container) | self.placed
 
-    if job.nodes == 1:
-        return _filled(templates["deployment"], {**values, "pod": pod(job.argv)})
-    rank, leader = "$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS)"
-    first, others = (
-        pod(node_argv(job, rank, leader, MASTER_PORT, first=answers), answers=answers)
-        for answers in (True, False)
-    )
-    return _filled(templates["group"], {**values, "leader": first, "worker": others})
+    @property
+    def placed(self) -> dict[str, Any]:
+        """On which nodes a pod runs, and as which user."""
+        placed = self.made("placed") if self._cluster.products else {}
+        return placed | self.restricted("pod")
 
+    def restricted(self, part: str) -> dict[str, Any]:
+        """Return the security context of a pod or container; images for AMD and of SGLang run as root only."""
+        able = self._job.engine == "vllm" and self._cluster.resource == "nvidia.com/gpu"
+        parts: dict[str, dict[str, Any]] = self._templates["restricted" if able else "rooted"]
+        return parts.get(part, {})
 
-def _placed(
-    job: EngineJob, cluster: Cluster, templates: Mapping[str, Any], values: Mapping[str, object]
-) -> dict[str, Any]:
-    """Return on which nodes a pod runs, and as which user."""
-    placed = _filled(templates["placed"], values) if cluster.products else {}
-    return placed | _restricted(job, cluster, templates, "pod")
-
-
-def _restricted(job: EngineJob, cluster: Cluster, templates: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """Return the security context of a pod or container; images for AMD and of SGLang run as root only."""
-    able = job.engine == "vllm" and cluster.resource == "nvidia.com/gpu"
-    parts: dict[str, dict[str, Any]] = templates["restricted" if able else "rooted"]
-    return parts.get(part, {})
-
-
-def _network(made: Callable[..., Any], cluster: Cluster, *, several: bool) -> Any:
-    """Return the NetworkPolicy: pods of a group reach each other, and llm-d's router reads the servers' events."""
-    policy = made("network")
-    rules = policy["spec"]
-    if not several:
-        rules["ingress"], rules["egress"] = rules["ingress"][1:], rules["egress"][1:]
-    if cluster.llm_d:
-        rules["ingress"].append(made("events"))
-    return policy
+    def network(self) -> Any:
+        """Return the NetworkPolicy: pods of a group reach each other, and llm-d's router reads the servers' events."""
+        policy = self.made("network")
+        rules = policy["spec"]
+        if self._job.nodes == 1:
+            rules["ingress"], rules["egress"] = rules["ingress"][1:], rules["egress"][1:]
+        if self._cluster.llm_d:
+            rules["ingress"].append(self.made("events"))
+        return policy
 
 
 def _download(job: EngineJob) -> str:

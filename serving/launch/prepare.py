@@ -276,7 +276,7 @@ def _meant(option: Option, known: OptionListing | None) -> object:
 def _kv_dtype(plan: Plan) -> KvCacheDtype | None:
     if plan.engine == "trtllm":
         return None
-    return "fp8" if plan.kv_dtype.startswith("fp8") else "auto"
+    return "fp8" if plan.fp8 else "auto"
 
 
 def _filled(texts: Mapping[str, str], key: str | None) -> dict[str, str]:

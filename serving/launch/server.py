@@ -184,17 +184,15 @@ class Launch:
     """False for a further node of an engine on several nodes, which answers no requests itself."""
 
 
+@dataclass
 class Server:
     """Supervises one server; call `run`."""
 
-    def __init__(
-        self, launch: Launch, record: ServerRecord, environ: Mapping[str, str], watcher: Watcher
-    ) -> None:
-        self._launch = launch
-        self._record = record
-        self._environ = environ
-        self._watcher = watcher
-        self._served = False
+    _launch: Launch
+    _record: ServerRecord
+    _environ: Mapping[str, str]
+    _watcher: Watcher
+    _served: bool = False
 
     async def run(self) -> None:
         """Serve until the task is cancelled, then stop the engine and all processes that it started.

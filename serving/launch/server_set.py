@@ -262,18 +262,16 @@ def _dynamo(job: EngineJob, places: Sequence[Place], host: str, port: int, visib
         *("--router-mode", "kv", "--router-kv-events", "--kv-cache-block-size", str(BLOCK)),
         *("--router-session-affinity-ttl-secs", str(_KEEP_SECONDS)),
     )
-    env = {name: value for name, value in job.env.items() if name != "VLLM_API_KEY"}
-    lines = [f"{_HEAD}{END_CHILDREN}", *_exports(env), f"{command_line(frontend, {})} &"]
+    exports = [
+        f"export {name}={json.dumps(value)}" for name, value in job.env.items() if name != "VLLM_API_KEY"
+    ]
+    lines = [f"{_HEAD}{END_CHILDREN}", *exports, f"{command_line(frontend, {})} &"]
     for number, place in enumerate(places):
         options = [*kept, *own, _events(f"tcp://*:{_EVENT_PORT + number}")]
         words = ("python3", "-m", "dynamo.vllm", "--model", *command.positional, *sum(options, ()))
         prefix = " ".join(f"{name}={value}" for name, value in _devices(place, visible).items())
         lines.append(f"{prefix} {command_line(words, {})} &")
     return "\n".join([*lines, "wait -n", ""])
-
-
-def _exports(env: Mapping[str, str]) -> list[str]:
-    return [f"export {name}={json.dumps(value)}" for name, value in env.items()]
 
 
 def needs_key(places: Sequence[Place], host: str) -> bool:

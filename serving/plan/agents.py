@@ -174,6 +174,12 @@ def team_plan(
     )
     fix = speed.cold(repository) + TURNS * (max(turn, load.turn_seconds) + TOOL_SECONDS)
     additions = tuple(_additions(fleet, wish, plan, agents, kept, shared, repository))
+    with_addition = None
+    if additions:
+        host = bool(additions[0].options)
+        slots = plan.sequences if host else max(plan.sequences, additions[0].agents)
+        with_addition = simulate(speed, agents, repository, slots, host=host)
+    enough = smallest(fleet, wish)
     return TeamPlan(
         agents=agents,
         repository_tokens=repository,
@@ -190,8 +196,8 @@ def team_plan(
         dollars_per_fix=None if hour is None else hour * fix / 3600 / at_once,
         as_planned=as_planned,
         additions=additions,
-        with_addition=_with(additions[0], speed, agents, repository, plan.sequences) if additions else None,
-        fewer=_fewer(fleet, wish),
+        with_addition=with_addition,
+        fewer=str(enough) if enough is not None and enough.count < fleet.count else None,
     )
 
 
@@ -378,13 +384,3 @@ def _budget(fleet: Fleet, wish: PlanRequest, agents: int, repository: int) -> in
         else:
             high = middle - 1
     return low * 1000
-
-
-def _with(addition: Addition, speed: Speed, agents: int, repository: int, slots: int) -> Simulation:
-    host = bool(addition.options)
-    return simulate(speed, agents, repository, slots if host else max(slots, addition.agents), host=host)
-
-
-def _fewer(fleet: Fleet, wish: PlanRequest) -> str | None:
-    enough = smallest(fleet, wish)
-    return str(enough) if enough is not None and enough.count < fleet.count else None

@@ -182,13 +182,14 @@ def misfit(
         return f"{recipe.name} needs {recipe.gpus} GPUs, and {fleet} are {fleet.count}: take more, or another recipe"
     if recipe.only:
         return None  # no engine is started, so no trap can be met
+    window = LaunchCommand.of(argv).value("--max-model-len")
     setup = Setup(
         engine=_engine(recipe),
         vendor=fleet.gpu.vendor,
         architecture=fleet.gpu.architecture,
         gpu=fleet.gpu.name,
         precision=precision or _PRECISIONS.get(recipe.checkpoint, Precision.BF16),
-        context=_window(argv),
+        context=int(window) if window.isdecimal() else NATIVE_CONTEXT,
         nodes=fleet.nodes,
         msa=MSA_FILE in recipe.files,
     )
@@ -197,12 +198,6 @@ def misfit(
     for trap in met(setup, Severity.REFUSE):
         return f"{recipe.name} cannot be served on {fleet}: {trap.sentence}"
     return None
-
-
-def _window(argv: Sequence[str]) -> int:
-    """Return the context window that a command of vLLM names, otherwise M3's own."""
-    given = LaunchCommand.of(argv).value("--max-model-len")
-    return int(given) if given.isdecimal() else NATIVE_CONTEXT
 
 
 def _engine(recipe: Recipe) -> EngineKind:

@@ -10,7 +10,8 @@ import csv
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -191,14 +192,12 @@ def _amd_smi(ask: _Ask) -> list[_Seen]:
     asics = _listed(ask("amd-smi", "static", "--asic", "--json"), "amd-smi")
     usages = _listed(ask("amd-smi", "metric", "--mem-usage", "--json"), "amd-smi") if asics else []
     gpus: list[_Seen] = []
-    try:
+    with _parsing("amd-smi"):
         usage = {int(entry["gpu"]): entry["mem_usage"] for entry in usages}
         for entry in asics:
             index = int(entry["gpu"])
             total, used = (int(usage[index][name]["value"]) * MIB for name in ("total_vram", "used_vram"))
             gpus.append(_Seen(index, "", str(entry["asic"]["market_name"]), total, used))
-    except (KeyError, TypeError, ValueError):
-        raise _unreadable("amd-smi") from None
     return gpus
 
 
@@ -207,14 +206,12 @@ def _rocm_smi(ask: _Ask) -> list[_Seen]:
     gpus: list[_Seen] = []
     if not text or not text.strip():
         return gpus
-    try:
+    with _parsing("rocm-smi"):
         for card, fields in json.loads(text).items():
             if card.startswith("card"):
                 product = next(str(fields[name]) for name in ("Card Series", "Card series") if name in fields)
                 total, used = (int(fields[f"VRAM Total {name}(B)"]) for name in ("Memory ", "Used Memory "))
                 gpus.append(_Seen(int(card[4:]), "", product, total, used))
-    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
-        raise _unreadable("rocm-smi") from None
     return gpus
 
 
@@ -222,11 +219,9 @@ def _listed(text: str | None, program: str) -> list[Any]:
     """Parse amd-smi's list of GPUs; newer versions wrap the list in an object."""
     if not text or not text.strip():
         return []
-    try:
+    with _parsing(program):
         answer = json.loads(text)
         return list(answer["gpu_data"] if isinstance(answer, dict) else answer)
-    except (KeyError, TypeError, ValueError):
-        raise _unreadable(program) from None
 
 
 def _ask(path: str | None, seconds: float, program: str, *arguments: str) -> str | None:
@@ -258,8 +253,15 @@ def _ask(path: str | None, seconds: float, program: str, *arguments: str) -> str
     return output
 
 
-def _unreadable(program: str) -> DetectionError:
-    return DetectionError(f"this version cannot parse the output of {program}; name the GPUs with --gpus")
+@contextmanager
+def _parsing(program: str) -> Iterator[None]:
+    """Raise a DetectionError if the output of a program has another form."""
+    try:
+        yield
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
+        raise DetectionError(
+            f"this version cannot parse the output of {program}; name the GPUs with --gpus"
+        ) from None
 
 
 def _indices(gpus: Sequence[_Seen]) -> str:

@@ -342,6 +342,7 @@ def recipe_text(name: str, *, context: int | None = None, vision: bool = False) 
         UsageError: There is no such recipe, or `overlay` rejects the arguments.
     """
     shown = recipe_json(name, context=context, vision=vision)
+    changes = overlay(recipe(name), context=context, vision=vision)
     lines = [
         f"# {name}: {shown['source']}",
         command_line(shown["argv"], shown["env"]),
@@ -355,11 +356,10 @@ def recipe_text(name: str, *, context: int | None = None, vision: bool = False) 
     if shown["problems"]:
         lines += ["#", f"# Unchanged, {shown['checked_with']} rejects it:"]
         lines += [line for sentence in shown["problems"] for line in _comment(sentence)]
-    if shown["overlay"]:
+    if changes:
         lines += ["#", "# For agent work:"]
-    lines += _changes(shown["overlay"])
-    if shown["overlay"] and shown["result"]:
-        result = shown["result"]
+    lines += changes_text(changes)
+    if changes and (result := shown["result"]):
         lines += ["#", "# Result:", *_indented(command_line(result["argv"], result["env"]))]
         lines += [f"# install with the engine: {package}" for package in result["packages"]]
     return "\n".join(lines) + "\n"
@@ -367,14 +367,10 @@ def recipe_text(name: str, *, context: int | None = None, vision: bool = False) 
 
 def changes_text(changes: Sequence[RecipeChange]) -> list[str]:
     """Format changes to a recipe, each with its reason, as lines of shell comments."""
-    return _changes([asdict(change) for change in changes])
-
-
-def _changes(changes: list[dict[str, Any]]) -> list[str]:
     lines: list[str] = []
     for change in changes:
         lines += [f"#   {mark}" for mark in _marks(change)]
-        lines += _comment(f"{change['reason']} ({change['source']})", "      ")
+        lines += _comment(f"{change.reason} ({change.source})", "      ")
     return lines
 
 
@@ -388,12 +384,10 @@ def _indented(text: str) -> list[str]:
     return [f"#   {line}".rstrip() for line in text.splitlines()]
 
 
-def _marks(change: dict[str, Any]) -> Iterator[str]:
-    yield from (f"+ {shlex.join(option)}" for option in change["added"])
-    yield from (f"~ {shlex.join(old)} -> {shlex.join(new)}" for old, new in change["changed"])
-    yield from (f"- {shlex.join(option)}" for option in change["dropped"])
-    yield from (f"= {shlex.join(option)}" for option in change["kept"])
-    yield from (
-        f"- {name}" if value is None else f"+ {name}={value}" for name, value in change["env"].items()
-    )
-    yield from (f"+ {name}: {text.strip()}" for name, text in change["files"].items())
+def _marks(change: RecipeChange) -> Iterator[str]:
+    yield from (f"+ {shlex.join(option)}" for option in change.added)
+    yield from (f"~ {shlex.join(old)} -> {shlex.join(new)}" for old, new in change.changed)
+    yield from (f"- {shlex.join(option)}" for option in change.dropped)
+    yield from (f"= {shlex.join(option)}" for option in change.kept)
+    yield from (f"- {name}" if value is None else f"+ {name}={value}" for name, value in change.env.items())
+    yield from (f"+ {name}: {text.strip()}" for name, text in change.files.items())

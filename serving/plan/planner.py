@@ -408,6 +408,13 @@ def _setup(way: _Way) -> Setup:
     amd, vllm = gpu.vendor is Vendor.AMD, engine is EngineKind.VLLM
     rope = Rope.YARN if amd else Rope.EXTENDED
     called = ENGINES[engine]
+    drafting: dict[str, Any] = {}
+    if draft is not None:
+        drafting = {
+            "draft_method": DRAFT_METHOD,
+            "draft_kv_heads": draft.kv_heads,
+            "draft_backend": draft_backend(gpu.vendor),
+        }
     return Setup(
         engine=engine,
         vendor=gpu.vendor,
@@ -428,9 +435,7 @@ def _setup(way: _Way) -> Setup:
         dp=way.split.dp,
         trust_remote_code=engine is EngineKind.TRTLLM,
         assumed_parameters=TOTAL_PARAMETERS,
-        draft_method=None if draft is None else DRAFT_METHOD,
-        draft_kv_heads=None if draft is None else draft.kv_heads,
-        draft_backend=None if draft is None else draft_backend(gpu.vendor),
+        **drafting,
         offload=called.planned_offload if wish.host_cache else None,
         load_failure=RECOMPUTE if wish.host_cache and vllm else None,
         msa=way.msa,

@@ -43,24 +43,6 @@ _SETTINGS: dict[str, Any] = dict.fromkeys(_FLAGS, bool) | {
     "checkpoint": Literal["documented", "own", "none"],
 }
 """The settings that conditions may name, with the types of their values."""
-_VALUES = (
-    *(
-        "plan",
-        "wish",
-        "room",
-        "host",
-        "gpu",
-        "draft",
-        "usual",
-        "precision",
-        "weights",
-        "over",
-        "other",
-        "cache",
-    ),
-    *("spare_tokens", "spare", "unfit", "wider", "draft_weights", "draft_token", "draft_fp8", "draft_tokens"),
-    *("host_gb", "host_sequences", "host_least", "unused", "error", "safe"),
-)
 _KINDS = {
     "plan": Plan,
     "wish": PlanRequest,
@@ -70,6 +52,11 @@ _KINDS = {
     "draft": Draft,
     "usual": Profile,
 }
+_VALUES = (
+    *(*_KINDS, "precision", "weights", "over", "other", "cache"),
+    *("spare_tokens", "spare", "unfit", "wider", "draft_weights", "draft_token", "draft_fp8", "draft_tokens"),
+    *("host_gb", "host_sequences", "host_least", "unused", "error", "safe"),
+)
 _Wanted = Annotated[Condition, PlainValidator(lambda wanted: Condition(wanted, _SETTINGS))]
 
 
