@@ -15,7 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
-from m3agent.agent.verify.python_file import Function, imports_in, last_name, own_nodes
+from m3agent.agent.verify.python_file import Function, imports_in, inner_statements, last_name, own_nodes
 
 Chain = tuple[str, ...]
 """The names of an expression such as `calc.Wanted().total` or `calc.TOTALS["sum"]`."""
@@ -162,12 +162,7 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try):
-            yield from _statements(
-                [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt)]
-            )
-            yield from _statements(
-                [each for handler in getattr(node, "handlers", ()) for each in handler.body]
-            )
+            yield from _statements(inner_statements(node))
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:

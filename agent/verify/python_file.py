@@ -25,6 +25,18 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(each)
 
 
+def inner_statements(node: ast.AST) -> list[ast.stmt]:
+    """Return the statements directly in a node, those of its handlers and cases last."""
+    blocks = (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ()))
+    return [each for block in blocks for each in ast.iter_child_nodes(block) if isinstance(each, ast.stmt)]
+
+
+def parameters(function: Function) -> set[str]:
+    """Return the names of a function's parameters, without those that take any number of arguments."""
+    given = function.args
+    return {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+
+
 def last_name(node: ast.AST | None) -> str:
     """Return the name of a variable, or the last name of an attribute; empty for other expressions."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -67,7 +67,7 @@ def lessened(files: PatchedFiles, paths: Sequence[str], before: TestReport) -> l
     moved, new_assertions = set[str](), Counter[str]()
     for path in files.patch.paths:
         if path.endswith(".py") and files.tests.is_test(path):
-            was, now = parsed(files.old(path)), parsed(files.new(path))
+            was, now = files.modules(path)
             moved.update(ast.dump(node) for node in nodes_in(now) if isinstance(node, Function))
             new_assertions += assertions_in(now) - assertions_in(was)
     changes = list[str]()
@@ -78,7 +78,7 @@ def lessened(files: PatchedFiles, paths: Sequence[str], before: TestReport) -> l
             changes += _lessened_lines(files, path)
             continue
         tests = sorted({function_of(ident) for ident in before.passed if file_of(ident) == path})
-        was, now = parsed(files.old(path)), parsed(files.new(path))
+        was, now = files.modules(path)
         changes += _deleted(tests, was, now, moved)
         fewer = assertions_in(was) - assertions_in(now) - new_assertions
         if skips_in(now) - skips_in(was):
