@@ -215,17 +215,9 @@ class _WithoutLiterals(ast.NodeTransformer):
     """Replaces each literal value, list, tuple, set and dictionary by the same value."""
 
     def visit(self, node: ast.AST) -> ast.AST:
-        match node:
-            case (
-                ast.Constant()
-                | ast.List()
-                | ast.Tuple()
-                | ast.Set()
-                | ast.Dict()
-                | ast.UnaryOp(operand=ast.Constant())
-            ):
-                return ast.Constant(0)
-        return self.generic_visit(node)
+        value = node.operand if isinstance(node, ast.UnaryOp) else node
+        is_literal = isinstance(value, LITERAL if value is node else ast.Constant)
+        return ast.Constant(0) if is_literal else self.generic_visit(node)
 
 
 def without_literals(node: ast.AST) -> str:

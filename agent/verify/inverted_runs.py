@@ -149,6 +149,11 @@ class _Files:
             self.texts[path] = text.decode()
         self.changed.update(changed)
 
+    def copy(self, token: str, kind: Kind, way: Way) -> Copy:
+        """Return the variant of which these are the files."""
+        variant = Variant(self.texts, helpers(token))
+        return Copy(variant, kind, self.inversions, frozenset(self.changed), way)
+
 
 def copies_of(
     store: TreeStore,
@@ -196,11 +201,7 @@ def copies_of(
             made["plain", "different"].add(each.path, each.plain(), tests.values())
         without += source.not_inverted(tests, {name for each in of_helpers for name in each.functions})
         places |= {ident: source.place_of(test) for test, ident in tests.items()}
-    copies = [
-        Copy(Variant(files.texts, helpers(token)), kind, files.inversions, frozenset(files.changed), way)
-        for (kind, way), files in made.items()
-        if files.texts
-    ]
+    copies = [files.copy(token, *key) for key, files in made.items() if files.texts]
     if not without and all(copy.kind == "hidden" for copy in copies):
         return None
     copies.append(Copy(Variant({}, helpers(token)), "unchanged"))

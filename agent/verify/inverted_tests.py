@@ -87,6 +87,9 @@ EQUALITIES = frozenset(
 SEARCHES = frozenset({"index", "count", "remove"})
 """Methods that compare their argument with elements."""
 
+OWN_NAMES = ast.JoinedStr | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+"""F-strings, whose places are not exact, and functions and loops with names of their own."""
+
 Way = Literal["different", "alike", "left"]
 """How another value is made: it is very different, it looks alike, or the left side is very different instead of the right one."""
 WAYS: tuple[Way, ...] = ("different", "alike", "left")
@@ -403,7 +406,7 @@ class TestSource:
                 return self._falsified(inner, not truth, way)
             case ast.BoolOp(op=op, values=values):
                 parts = [self._falsified(value, truth, way) for value in values]
-                some = [part for part in parts if part]
+                some = [*filter(None, parts)]
                 if some and isinstance(op, ast.And) is truth:  # one part suffices
                     return self._random.choice(some)
                 return _joined(parts)
@@ -671,18 +674,9 @@ def _values(node: ast.AST) -> Iterator[ast.Constant | ast.Name]:
             yield node
         case ast.Name(ctx=ast.Load()):
             yield node
-        case (
-            ast.JoinedStr()
-            | ast.Lambda()
-            | ast.ListComp()
-            | ast.SetComp()
-            | ast.DictComp()
-            | ast.GeneratorExp()
-        ):
-            return
         case ast.NamedExpr(value=value):
             yield from _values(value)
-        case _:
+        case _ if not isinstance(node, OWN_NAMES):
             for child in ast.iter_child_nodes(node):
                 yield from _values(child)
 

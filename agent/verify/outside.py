@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from m3agent.agent.verify import insides
-from m3agent.agent.verify.python_file import Function, last_name, own_nodes, parameters
+from m3agent.agent.verify.python_file import Function, last_name, own_nodes, parameters, returned_in
 from m3agent.agent.verify.syntax import Syntax
 
 MOST_DEPTH = 12
@@ -299,8 +299,7 @@ def _returned(functions: list[ast.AST]) -> list[ast.AST]:
     """Return the values that functions return; the definitions if one is no plain function."""
     if not all(isinstance(each, ast.FunctionDef) for each in functions):
         return functions
-    inside = (node for each in functions for node in ast.walk(each))
-    return [node.value for node in inside if isinstance(node, ast.Return) and node.value is not None]
+    return [*returned_in(node for each in functions for node in ast.walk(each))]
 
 
 def _set_to_constant(node: ast.AST) -> Iterator[ast.expr]:

@@ -61,8 +61,8 @@ class PatchedFiles:
         return self.read(self.patched.get(path))
 
     def modules(self, path: str) -> tuple[ast.Module | None, ast.Module | None]:
-        """Return the syntax trees of a file without and with the patch; None for what is missing or cannot be parsed."""
-        return parsed(self.old(path)), parsed(self.new(path))
+        """Return the syntax trees of a Python file without and with the patch; None for what is missing or cannot be parsed."""
+        return (parsed(self.old(path)), parsed(self.new(path))) if path.endswith(".py") else (None, None)
 
     def contents(self, undone: Collection[str] = ()) -> Contents:
         """Return the contents of the files that the patch changes, except those whose changes do not count."""

@@ -10,6 +10,11 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 
 
+def definitions_in(module: ast.AST | None) -> list[Definition]:
+    """Return the functions and classes directly in a module, a class or a function; none if there is none."""
+    return [node for node in getattr(module, "body", ()) if isinstance(node, Definition)]
+
+
 def nodes_in(tree: ast.AST | None) -> Iterator[ast.AST]:
     """Yield all nodes of a syntax tree; none if there is no tree."""
     return iter(()) if tree is None else ast.walk(tree)
@@ -23,6 +28,11 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
         yield each
         if not isinstance(each, Definition | ast.Lambda):
             waiting += ast.iter_child_nodes(each)
+
+
+def returned_in(nodes: Iterable[ast.AST]) -> list[ast.expr]:
+    """Return the values that the `return` statements among nodes return."""
+    return [node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None]
 
 
 def inner_statements(node: ast.AST) -> list[ast.stmt]:
