@@ -142,7 +142,7 @@ class _Comparison:
     def _compare_blocks(self, old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Compare the statements of a module or a class, and return the added ones."""
         before, after = self._by_key(old), self._by_key(new)
-        kept, kept_now = (key for key in before if key in after), (key for key in after if key in before)
+        kept, kept_now = filter(after.__contains__, before), filter(before.__contains__, after)
         for key, moved in zip(kept, kept_now, strict=True):
             if key != moved:
                 raise self._outside(after[moved])

@@ -27,6 +27,7 @@ from m3agent.agent.verify.known_answers import Known
 from m3agent.agent.verify.patched_files import PatchedFiles
 from m3agent.agent.verify.python_file import (
     Function,
+    functions_in,
     imports_in,
     inner_statements,
     is_fixture,
@@ -108,12 +109,12 @@ class _FixedTests:
         )
         self._text = b"\n".join(files.new(path) or b"" for path in read)
         self._words = set(re.findall(WORD, self._text.decode(errors="replace")))
-        modules = {path: parsed(files.new(path)) for path in read if path.endswith(".py")}
-        known = {path: module for path, module in modules.items() if module is not None}
+        python = [path for path in read if path.endswith(".py")]
+        known = {path: module for path in python if (module := parsed(files.new(path))) is not None}
         self._expected = TestValues([*known.values()], names).chains
         around = (path for path in files.base if PurePosixPath(path).name in AROUND)
         self._known = Known(
-            [node for path in known if path in paths for node in without_other_tests(known[path], names)],
+            [node for path in known.keys() & paths for node in without_other_tests(known[path], names)],
             (files.old(path) or b"" for path in around),
         )
 
@@ -183,7 +184,7 @@ class _FixedTests:
         files in hidden folders, are no data of tests.
         """
         pure, files = PurePosixPath(path), self._files
-        is_hidden = any(part.startswith(".") for part in pure.parts)
+        is_hidden = "/." in f"/{path}"
         if pure.suffix in CODE or is_hidden or files.tests.is_surrounding(path, files.base):
             return False
         name, folder = re.escape(pure.name), re.escape(pure.parent.name)
@@ -218,10 +219,10 @@ def _functions(
     was: ast.Module, now: ast.Module, words: Collection[str], *, named: bool
 ) -> Iterator[tuple[ast.stmt, str]]:
     """Yield changed fixtures and helpers of which tests have the name. `named` says that tests name the module as a plugin."""
-    known = {node.name: node for node in ast.walk(was) if isinstance(node, Function)}
-    for node in ast.walk(now):
-        before = known.get(node.name) if isinstance(node, Function) else None
-        if not isinstance(node, Function) or before is None or ast.dump(before) == ast.dump(node):
+    known = {node.name: node for node in functions_in(was)}
+    for node in functions_in(now):
+        before = known.get(node.name)
+        if before is None or ast.dump(before) == ast.dump(node):
             continue
         gone = assertions_in(before) - assertions_in(node)
         if node.name.startswith("test_") or any("attr='assert" in each for each in gone):  # unittest's
@@ -253,14 +254,14 @@ def _classes(
                     yield node, STANDS_FOR
                 elif _has_tests(node) and ast.dump(node) not in known:
                     yield node, IS_TEST
-            elif isinstance(node, Function) and node.name == name:  # no test can ask for its instances
-                continue
             elif name in words and ast.dump(node) not in known and not _is_moved(node, name):
                 yield node, STANDS_FOR
 
 
 def _is_moved(node: ast.stmt, name: str) -> bool:
-    """Return whether a statement imports a class by its own name from another module of the code."""
+    """Return whether a statement imports a class by its own name from another module of the code, or is a function instead."""
+    if isinstance(node, Function) and node.name == name:  # no test can ask for its instances
+        return True
     return any(name == own and module not in DATA for _, _, module, own in imports_in([node]))
 
 

@@ -24,13 +24,13 @@ COMPARISONS = {
     "__subclasshook__": True,
 }
 """Methods that decide comparisons, with the result that lets a test pass."""
-MAKERS = frozenset({"type", "new_class", "make_dataclass", "ABCMeta", "EnumMeta", "EnumType", "ANY"})
-"""Names of what makes classes, or values that compare in their own way."""
 CHANGERS = frozenset([
+    "type", "new_class", "make_dataclass", "ABCMeta", "EnumMeta", "EnumType", "ANY",
     "setattr", "delattr", "update_wrapper", "vars", "globals", "eval", "exec", "eq", "cmp", "compare",
     "register", "import_module", "modules", "run_path", "run_module", "pickle", "marshal", "exec_module", "load_module",
 ])  # fmt: skip
-"""Names of what changes classes, and options of decorators that make comparison methods."""
+"""Names of what makes or changes classes, of values that compare in their own way, and of options of decorators that make comparison
+methods."""
 HARMLESS = frozenset([
     "__init__", "__name__", "__doc__", "__all__", "__slots__", "__version__", "__author__", "__file__", "__main__", "__module__",
     "__qualname__", "__annotations__", "__traceback__", "__cause__", "__context__", "__pycache__", "__future__",
@@ -108,7 +108,7 @@ def _deciding_in(module: ast.Module) -> Iterator[str]:
             ):
                 is_read = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
                 special = name.startswith("__") and name not in (READ if is_read else HARMLESS)
-                if special or name in MAKERS or name in CHANGERS:
+                if special or name in CHANGERS:
                     yield name
             case ast.Constant(value=str(text)) if "__" in SPECIAL.sub(
                 lambda word: "" if word[0] in HARMLESS else "__", text

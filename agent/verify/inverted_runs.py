@@ -184,21 +184,7 @@ def copies_of(
     for path, tests in sorted(chosen.items()):
         source = read(path)
         of_helpers = [read(helper) for helper in _helpers(store, tree, entries, source)]
-        for way, (text, inversions) in zip(WAYS, source.inverted(tests), strict=False):
-            made["inverted", way].add(path, text)
-            made["inverted", way].inversions |= {tests[test]: each for test, each in inversions.items()}
-        for way, each in product(WAYS, (source, *of_helpers)):
-            made["expected", way].add(each.path, each.expected_to_fail(way))
-        made["hidden", "different"].add(path, source.hidden(tests))
-        variants: dict[Kind, tuple[bytes | None, set[str]]] = {
-            "stopped": source.stopped(tests),
-            "input": source.with_other_input(tests),
-            "copied": source.with_copies(tests),
-        }
-        for kind, (variant, names) in variants.items():
-            made[kind, "different"].add(path, variant, {tests[name] for name in names})
-        for each in (source, *of_helpers) if plain else ():
-            made["plain", "different"].add(each.path, each.plain(), tests.values())
+        _add_variants(made, source, of_helpers, tests, plain=plain)
         without += source.not_inverted(tests, {name for each in of_helpers for name in each.functions})
         places |= {ident: source.place_of(test) for test, ident in tests.items()}
     copies = [files.copy(token, *key) for key, files in made.items() if files.texts]
@@ -206,6 +192,32 @@ def copies_of(
         return None
     copies.append(Copy(Variant({}, helpers(token)), "unchanged"))
     return Copies(frozenset(places), token, tuple(copies), tuple(without), places)
+
+
+def _add_variants(
+    made: Mapping[tuple[Kind, Way], _Files],
+    source: TestSource,
+    of_helpers: Sequence[TestSource],
+    tests: Mapping[str, str],
+    *,
+    plain: bool,
+) -> None:
+    """Add the variants of a test file, and of the files of tests that it imports."""
+    for way, (text, inversions) in zip(WAYS, source.inverted(tests), strict=False):
+        made["inverted", way].add(source.path, text)
+        made["inverted", way].inversions |= {tests[test]: each for test, each in inversions.items()}
+    for way, each in product(WAYS, (source, *of_helpers)):
+        made["expected", way].add(each.path, each.expected_to_fail(way))
+    made["hidden", "different"].add(source.path, source.hidden(tests))
+    variants: dict[Kind, tuple[bytes | None, set[str]]] = {
+        "stopped": source.stopped(tests),
+        "input": source.with_other_input(tests),
+        "copied": source.with_copies(tests),
+    }
+    for kind, (variant, names) in variants.items():
+        made[kind, "different"].add(source.path, variant, {tests[name] for name in names})
+    for each in (source, *of_helpers) if plain else ():
+        made["plain", "different"].add(each.path, each.plain(), tests.values())
 
 
 def _chosen(entries: Collection[str], idents: Collection[str], random: Random) -> dict[str, dict[str, str]]:

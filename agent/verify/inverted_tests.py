@@ -43,6 +43,7 @@ from typing import Literal, TypeGuard
 from m3agent.agent.verify import plain_tests
 from m3agent.agent.verify.python_file import (
     Function,
+    functions_in,
     imports_in,
     inner_statements,
     last_name,
@@ -558,7 +559,7 @@ def _is_uncertain(function: Function) -> bool:
     assertions = list(_assertions(function.body))
     inside = _ids_in(assertions)
     # the assertions of functions inside are among these
-    local = {node.name for node in ast.walk(function) if isinstance(node, Function)}
+    local = {each.name for each in functions_in(function)}
     others = (node for node in ast.walk(function) if isinstance(node, ast.Call) and id(node) not in inside)
     names = {last_name(node.func) for node in others} - local
     checks = (name for name in names if MAY_COMPARE.search(name) or EXPECTS_ERROR.search(name))

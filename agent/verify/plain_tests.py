@@ -90,13 +90,11 @@ def _wrapped(node: ast.AST, token: str, helper: str) -> Iterator[Wrapped]:
 def _parts(node: ast.AST, helper: str) -> Iterator[tuple[ast.AST, str]]:
     """Yield the parts of an expression whose values need a helper of their own, with these helpers."""
     match node:
-        case ast.Attribute() | ast.Subscript() | ast.Name():
-            return
         case ast.Call(func=ast.Name(id=name), args=args) if (
             hasattr(builtins, name) and name not in OF_OBJECTS
         ):
             yield from ((each, BASIC) for each in args)
-        case ast.Call():
+        case ast.Attribute() | ast.Subscript() | ast.Name() | ast.Call():
             return  # code under test gets its arguments as they are
         case ast.BinOp(left=left, right=right):
             yield from ((left, BASIC), (right, BASIC))

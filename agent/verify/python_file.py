@@ -20,6 +20,11 @@ def nodes_in(tree: ast.AST | None) -> Iterator[ast.AST]:
     return iter(()) if tree is None else ast.walk(tree)
 
 
+def functions_in(tree: ast.AST | None) -> Iterator[Function]:
+    """Yield all functions of a syntax tree, also those in functions and classes."""
+    return (node for node in nodes_in(tree) if isinstance(node, Function))
+
+
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes in a function, without those in functions in it."""
     waiting = list(ast.iter_child_nodes(node))

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from m3agent.agent.verify.patched_files import PatchedFiles
-from m3agent.agent.verify.python_file import Definition, Function, definitions_in, last_name, nodes_in
+from m3agent.agent.verify.python_file import Definition, definitions_in, functions_in, last_name, nodes_in
 from m3agent.tools.runners.suites import file_of, function_of, without_suite
 from m3agent.tools.test_report import TestReport
 from m3agent.util.python_ast import parsed
@@ -66,7 +66,7 @@ def lessened(files: PatchedFiles, paths: Sequence[str], before: TestReport) -> l
     """Return what the patch does to tests that pass without it, such as `tests/test_a.py::test_b was deleted`."""
     moved, new_assertions = set[str](), Counter[str]()
     for was, now in map(files.modules, filter(files.tests.is_test, files.patch.paths)):
-        moved.update(ast.dump(node) for node in nodes_in(now) if isinstance(node, Function))
+        moved.update(map(ast.dump, functions_in(now)))
         new_assertions += assertions_in(now) - assertions_in(was)
     changes = list[str]()
     for path in paths:
@@ -75,7 +75,7 @@ def lessened(files: PatchedFiles, paths: Sequence[str], before: TestReport) -> l
         if not path.endswith(".py"):
             changes += _lessened_lines(files, path)
             continue
-        tests = sorted({function_of(ident) for ident in before.passed if file_of(ident) == path})
+        tests = sorted(_passed_in(before, {path}))
         was, now = files.modules(path)
         changes += _deleted(tests, was, now, moved)
         fewer = assertions_in(was) - assertions_in(now) - new_assertions
@@ -121,12 +121,16 @@ def not_run(
     skipped = {*map(function_of, delivered.skipped)}
     ran = {*map(function_of, delivered.ids)} - skipped
     names = {function_of(ident).rpartition("::")[2] for ident in new}
-    tests = {function_of(ident) for ident in before.passed if not files or file_of(ident) in files}
+    tests = _passed_in(before, files) if files else {*map(function_of, before.passed)}
     return [
         f"{ident} {'is skipped' if ident in skipped else 'does not run'}"
         for ident in sorted(tests - ran)
         if ident in skipped or ident.rpartition("::")[2] not in names
     ]
+
+
+def _passed_in(report: TestReport, files: Collection[str]) -> set[str]:
+    return {function_of(ident) for ident in report.passed if file_of(ident) in files}
 
 
 def test_in(module: ast.Module | None, ident: str) -> ast.AST | None:
