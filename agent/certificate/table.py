@@ -29,12 +29,10 @@ def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = 
         width: Columns of the terminal; 0 for no terminal.
     """
     said, tests = statement.predicate, statement.predicate.tests
+    files = counted(len(said.patch.paths), "file")
     rows = [
         (f"{sign}{shown_status(said.verdict, said.environment.sandbox)}", said.reason),
-        (
-            "patch",
-            f"{counted(len(said.patch.paths), 'file')} on {said.base.commit[:12]}, sha256 {said.patch.sha256[:12]}",
-        ),
+        ("patch", f"{files} on {said.base.commit[:12]}, sha256 {said.patch.sha256[:12]}"),
         *_shown(said.patch.paths),
     ]
     sets = {each.label: getattr(tests, each.certificate) for each in TEST_SETS}
@@ -42,13 +40,8 @@ def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = 
     for label in with_runs:
         rows += _listed(label, list(map(runs_of, sets.pop(label))))
     if said.put_back:
-        them = "it" if len(said.put_back) == 1 else "them"
-        rows.append(
-            (
-                "put back",
-                f"{counted(len(said.put_back), 'file')}: the tests ran without the patch's changes to {them}",
-            )
-        )
+        files, them = counted(len(said.put_back), "file"), "it" if len(said.put_back) == 1 else "them"
+        rows.append(("put back", f"{files}: the tests ran without the patch's changes to {them}"))
         rows += _shown(said.put_back)
     texts: dict[str, Sequence[str]] = {
         **sets,

@@ -329,11 +329,8 @@ class _Reader:
         return Workspace(self.store, tree)
 
     def _if_shallow(self) -> str:
-        return (
-            "; this clone is shallow: fetch more with 'git fetch --unshallow'"
-            if self._repository.shallow
-            else ""
-        )
+        note = "; this clone is shallow: fetch more with 'git fetch --unshallow'"
+        return note if self._repository.shallow else ""
 
 
 def _read(name: str) -> bytes:

@@ -112,15 +112,14 @@ class _Comparison:
             raise _Everything(f"{path} cannot be parsed") from None
 
     def _compare_modules(self, old: ast.Module, new: ast.Module, taken: set[str]) -> None:
-        functions = {node.name for node in old.body if isinstance(node, Function)}
-        present = {node.name for node in new.body if isinstance(node, Function)}
-        for node in old.body:
-            if isinstance(node, Function) and node.name not in present:
-                raise self._outside(node)  # other modules may import it
+        functions, present = _functions_of(old), {each.name for each in _functions_of(new)}
+        for each in functions:
+            if each.name not in present:
+                raise self._outside(each)  # other modules may import it
         for node in self._compare_blocks(old.body, new.body):
             name = _bound_name(node)
             # The other definitions of a function that has several are affected as well.
-            again = isinstance(node, Function) and name in functions
+            again = isinstance(node, Function) and any(each.name == name for each in functions)
             if not name or _is_special(name) or (name in taken and not again):
                 raise self._outside(node)
             if isinstance(node, Function):
@@ -143,7 +142,7 @@ class _Comparison:
     def _compare_blocks(self, old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Compare the statements of a module or a class, and return the added ones."""
         before, after = self._by_key(old), self._by_key(new)
-        kept, kept_now = (key for key in before if key in after), (key for key in after if key in before)
+        kept, kept_now = filter(after.__contains__, before), filter(before.__contains__, after)
         for key, moved in zip(kept, kept_now, strict=True):
             if key != moved:
                 raise self._outside(after[moved])
@@ -246,6 +245,10 @@ def _bound_name(node: ast.stmt) -> str:
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
             return "" if any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node)) else name
     return ""
+
+
+def _functions_of(module: ast.Module) -> list[Function]:
+    return [node for node in module.body if isinstance(node, Function)]
 
 
 def _functions_in(node: ast.AST) -> Iterator[Function]:

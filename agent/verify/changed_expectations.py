@@ -11,13 +11,11 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify.expected_values import (
     CHECKS,
     DATA,
-    Chain,
     Definitions,
     TestValues,
     changed_values,
@@ -27,7 +25,16 @@ from m3agent.agent.verify.expected_values import (
 )
 from m3agent.agent.verify.known_answers import Known
 from m3agent.agent.verify.patched_files import PatchedFiles
-from m3agent.agent.verify.python_file import Function, imports_in, is_fixture, last_name, nodes_in
+from m3agent.agent.verify.python_file import (
+    Function,
+    functions_in,
+    imports_in,
+    inner_statements,
+    is_fixture,
+    last_name,
+    nodes_in,
+    parameters,
+)
 from m3agent.agent.verify.review import MOST_LINES, Finding, block_in, finding_at
 from m3agent.agent.verify.weaker_tests import assertions_in
 from m3agent.tools.runners.suites import CODE as CODE_OF_TESTS
@@ -72,103 +79,150 @@ VALUE = "changes a value with which the fixed tests compare, or for which they r
 STANDS_FOR = "lets one class or member stand for others"
 
 
-@dataclass(frozen=True)
-class _FixedTests:
-    """What the fixed tests and the files around them say."""
-
-    paths: Collection[str]
-    """The files of the tests."""
-    text: bytes
-    """These files and each conftest.py."""
-    words: Collection[str]
-    """The words of the text."""
-    expected: Collection[Chain]
-    """Names of the values that they expect."""
-    known: Known
-    """Their inputs with results, and the variables that are set around them."""
-
-
 def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Finding]:
     """Return the lines that decide what the fixed tests expect."""
     paths = {file_of(without_suite(ident)) for ident in fixed} & files.patched.keys()
     if not paths:
         return []
-    tests = _read_tests(files, fixed, paths)
+    tests = _FixedTests(files, paths, {ident.partition("[")[0].rpartition("::")[2] for ident in fixed})
     return [
         finding_at(path, new or b"", line, what)
-        for path, (old, new) in files.contents().items()
+        for path, (_, new) in files.contents().items()
         if not files.tests.is_test(path)
-        for line, what in _places(files, path, old, new, tests)
+        for line, what in tests.places(path)
     ]
 
 
-def _read_tests(files: PatchedFiles, fixed: Collection[str], paths: set[str]) -> _FixedTests:
-    read = sorted(paths | {path for path in files.patched if PurePosixPath(path).name == "conftest.py"})
-    text = b"\n".join(files.new(path) or b"" for path in read)
-    names = {ident.partition("[")[0].rpartition("::")[2] for ident in fixed}
-    python = [path for path in read if path.endswith(".py")]
-    modules = {path: module for path in python if (module := parsed(files.new(path))) is not None}
-    own = [modules[path] for path in modules if path in paths]
-    around = (path for path in files.base if PurePosixPath(path).name in AROUND)
-    return _FixedTests(
-        paths,
-        text,
-        set(re.findall(WORD, text.decode(errors="replace"))),
-        TestValues([*modules.values()], names).chains,
-        Known(
-            [node for module in own for node in without_other_tests(module, names)],
-            (files.old(path) or b"" for path in around),
-        ),
-    )
+class _FixedTests:
+    """What the fixed tests and the files around them say, and the code that decides it.
 
+    Args:
+        paths: The files of the tests.
+        names: The names of the tests.
+    """
 
-def _places(
-    files: PatchedFiles, path: str, old: bytes | None, new: bytes | None, tests: _FixedTests
-) -> Iterable[tuple[int, str]]:
-    """Return the lines of a changed file that a person must read, each with what it does."""
-    if path.endswith(".py"):
-        return _in_python(files, path, parsed(old), parsed(new), tests)
-    if _loses_check(old, new):
-        return [(1, HELPER)]
-    if _is_data(files, path, tests.words, tests.text):
-        return [(1, READ)]
-    if PurePosixPath(path).suffix in CODE and old and new:
-        return _in_other_code(files, path, tests.words)
-    return []
-
-
-def _in_python(
-    files: PatchedFiles, path: str, was: ast.Module | None, now: ast.Module | None, tests: _FixedTests
-) -> list[tuple[int, str]]:
-    if now is None:
-        return []
-    places = [*tests.known.places(was or ast.Module([], []), now)]
-    if was is None:
-        return places
-    before, after = definitions(was), definitions(now)
-    places += [
-        (node.lineno, what)
-        for node, what in (
-            *_functions(was, now, tests.words, named=_is_plugin(path, tests.text)),
-            *_classes(before, after, tests.words),
+    def __init__(self, files: PatchedFiles, paths: Collection[str], names: Collection[str]) -> None:
+        self._files = files
+        self._paths = paths
+        read = sorted(
+            {path for path in files.patched if PurePosixPath(path).name == "conftest.py"}.union(paths)
         )
-    ]
-    places += [(line, VALUE) for line in changed_values(before, after, tests.expected)]
-    if not places and _changes_only_values(was, now) and _is_of_tests(files, path, tests.paths):
-        return [(node.lineno, ONLY_VALUES) for node in _changed_values(was, now)]
-    return places
+        self._text = b"\n".join(files.new(path) or b"" for path in read)
+        self._words = set(re.findall(WORD, self._text.decode(errors="replace")))
+        python = [path for path in read if path.endswith(".py")]
+        known = {path: module for path in python if (module := parsed(files.new(path))) is not None}
+        self._expected = TestValues([*known.values()], names).chains
+        around = (path for path in files.base if PurePosixPath(path).name in AROUND)
+        self._known = Known(
+            [node for path in known.keys() & paths for node in without_other_tests(known[path], names)],
+            (files.old(path) or b"" for path in around),
+        )
+
+    def places(self, path: str) -> Iterable[tuple[int, str]]:
+        """Return the lines of a changed file that a person must read, each with what it does."""
+        old, new = self._files.old(path), self._files.new(path)
+        if path.endswith(".py"):
+            return self._in_python(path)
+        if _loses_check(old, new):
+            return [(1, HELPER)]
+        if self._is_data(path):
+            return [(1, READ)]
+        if PurePosixPath(path).suffix in CODE and old and new:
+            return self._in_other_code(path, old.decode(errors="replace"), new.decode(errors="replace"))
+        return []
+
+    def _in_python(self, path: str) -> list[tuple[int, str]]:
+        was, now = self._files.modules(path)
+        if now is None:
+            return []
+        places = [*self._known.places(was or ast.Module([], []), now)]
+        if was is None:
+            return places
+        before, after = definitions(was), definitions(now)
+        functions = _functions(was, now, self._words, named=_is_plugin(path, self._text))
+        changed = (*functions, *_classes(before, after, self._words))
+        places += [(node.lineno, what) for node, what in changed]
+        places += [(line, VALUE) for line in changed_values(before, after, self._expected)]
+        if not places and _changes_only_values(was, now) and self._is_of_tests(path):
+            return [(node.lineno, ONLY_VALUES) for node in _changed_values(was, now)]
+        return places
+
+    def _is_of_tests(self, path: str) -> bool:
+        """Return whether only tests import a module, and these tests import other modules of the code too."""
+        files = self._files
+        modules = {each.removesuffix(".py"): each for each in files.patched if each.endswith(".py")}
+        code = {name: each for name, each in modules.items() if not files.tests.is_test(each)}
+        names = re.compile(rb"(?:from|import)\s[^\n]*\b%s\b" % PurePosixPath(path).stem.encode())
+        full = set[str]()
+        for test in self._paths:
+            for _, _, module, name in imports_in(nodes_in(parsed(files.new(test)))):
+                full |= {f"/{module.replace('.', '/')}", f"/{module.replace('.', '/')}/{name}"}
+        used = {each for name, each in code.items() if any(f"/{name}".endswith(end) for end in full)}
+        if path not in used or used == {path}:
+            return False
+        return not any(names.search(files.new(each) or b"") for each in code.values() if each != path)
+
+    def _in_other_code(self, path: str, old: str, new: str) -> Iterator[tuple[int, str]]:
+        """Yield lines in another language than Python: values and weaker checks that no code but the fixed tests names."""
+        was, now = _definitions(old.split("\n")), _definitions(new.split("\n"))
+        changed = [
+            (number, name, HELPER) for name, (number, fails) in now.items() if was.get(name, NONE)[1] - fails
+        ]
+        if LITERAL.sub("0", old) == LITERAL.sub("0", new):
+            lines = zip(itertools.count(1), old.split("\n"), new.split("\n"), strict=False)
+            names = ((number, SETS.search(after)) for number, before, after in lines if before != after)
+            changed += [(number, match[1], VALUE) for number, match in names if match is not None]
+        for number, name, what in changed:
+            is_once = len(re.findall(rf"\b{name}\b", new)) == 1
+            if name in self._words and is_once and not self._is_named_by_code(path, name):
+                yield number, what
+
+    def _is_data(self, path: str) -> bool:
+        """Return whether a file is data, and tests name it or its folder while no other file does.
+
+        Tests name a file of documentation only in full: their words may name any part of it by chance. Settings of the project, and
+        files in hidden folders, are no data of tests.
+        """
+        pure, files = PurePosixPath(path), self._files
+        is_hidden = "/." in f"/{path}"
+        if pure.suffix in CODE or is_hidden or files.tests.is_surrounding(path, files.base):
+            return False
+        name, folder = re.escape(pure.name), re.escape(pure.parent.name)
+        if pure.suffix in DOCUMENTATION:
+            return pure.name.encode() in self._text and not self._is_named_by_code(path, name)
+        named = {name: CONFIGURED} if self._words.issuperset(re.findall(WORD, pure.name)) else {}
+        # only what has a folder's name as a text can read its files; a folder with code can be found by its package, too
+        as_text = rf"""["'/.]{folder}["'/]"""
+        if folder and re.search(as_text.encode(), self._text):
+            beside = (PurePosixPath(each) for each in files.patched if each.endswith(".py"))
+            has_code = any(each.parent == pure.parent for each in beside)
+            named |= {folder: CONFIGURED} if has_code else {as_text: ()}
+        return bool(named) and not any(self._is_named_by_code(path, *each) for each in named.items())
+
+    def _is_named_by_code(self, path: str, pattern: str, others: tuple[str, ...] = CONFIGURED) -> bool:
+        """Return whether a file of the same language that is no test, and is not the file itself, has a name.
+
+        Args:
+            pattern: Pattern of the name.
+            others: Ends of the names of further files that may have it.
+        """
+        files, own, name = self._files, PurePosixPath(path).suffix, re.compile(pattern.encode())
+        suffixes = (*others, own if own in CODE else ".py")
+        return any(
+            name.search(files.new(other) or b"")
+            for other in files.patched
+            if other != path and other.endswith(suffixes) and not files.tests.is_test(other)
+        )
 
 
 def _functions(
     was: ast.Module, now: ast.Module, words: Collection[str], *, named: bool
 ) -> Iterator[tuple[ast.stmt, str]]:
     """Yield changed fixtures and helpers of which tests have the name. `named` says that tests name the module as a plugin."""
-    known = {node.name: node for node in ast.walk(was) if isinstance(node, Function)}
-    for node in ast.walk(now):
-        if not isinstance(node, Function) or node.name not in known:
-            continue
-        before = known[node.name]
-        if ast.dump(before) == ast.dump(node):
+    known = {node.name: node for node in functions_in(was)}
+    for node in functions_in(now):
+        before = known.get(node.name)
+        if before is None or ast.dump(before) == ast.dump(node):
             continue
         gone = assertions_in(before) - assertions_in(node)
         if node.name.startswith("test_") or any("attr='assert" in each for each in gone):  # unittest's
@@ -177,11 +231,6 @@ def _functions(
             yield node, FIXTURE
         elif node.name in words and CHECKS.match(node.name) and gone:
             yield node, HELPER
-
-
-def _parameters(function: Function) -> set[str]:
-    given = function.args
-    return {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
 
 
 def _is_plugin(path: str, text: bytes) -> bool:
@@ -205,14 +254,14 @@ def _classes(
                     yield node, STANDS_FOR
                 elif _has_tests(node) and ast.dump(node) not in known:
                     yield node, IS_TEST
-            elif isinstance(node, Function) and node.name == name:  # no test can ask for its instances
-                continue
             elif name in words and ast.dump(node) not in known and not _is_moved(node, name):
                 yield node, STANDS_FOR
 
 
 def _is_moved(node: ast.stmt, name: str) -> bool:
-    """Return whether a statement imports a class by its own name from another module of the code."""
+    """Return whether a statement imports a class by its own name from another module of the code, or is a function instead."""
+    if isinstance(node, Function) and node.name == name:  # no test can ask for its instances
+        return True
     return any(name == own and module not in DATA for _, _, module, own in imports_in([node]))
 
 
@@ -274,10 +323,7 @@ def _statements(
             continue
         yield node, function
         inner = node if isinstance(node, Function) else function
-        below = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt))
-        yield from _statements([*below], inner)
-        for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-            yield from _statements(handler.body, inner)
+        yield from _statements(inner_statements(node), inner)
 
 
 def _own(node: ast.stmt) -> list[str]:
@@ -299,29 +345,7 @@ def _computes(node: ast.stmt, function: Function | None) -> bool:
         return False
     parts = [each for part in _expressions(node) for each in ast.walk(part)]
     lists = any(isinstance(each, ast.List | ast.Tuple | ast.Set | ast.Dict) for each in parts)
-    return not lists and not _parameters(function).isdisjoint(map(last_name, parts))
-
-
-def _is_of_tests(files: PatchedFiles, path: str, tests: Collection[str]) -> bool:
-    """Return whether only tests import a module, and these tests import other modules of the code too."""
-    modules = {each.removesuffix(".py"): each for each in files.patched if each.endswith(".py")}
-    names = re.compile(rb"(?:from|import)\s[^\n]*\b%s\b" % PurePosixPath(path).stem.encode())
-
-    def imported(test: str) -> set[str]:
-        found = [*imports_in(nodes_in(parsed(files.new(test))))]
-        full = {f"/{module.replace('.', '/')}" for _, _, module, _ in found}
-        full |= {f"/{module.replace('.', '/')}/{name}" for _, _, module, name in found}
-        code = (name for name, each in modules.items() if not files.tests.is_test(each))
-        return {modules[name] for name in code if any(f"/{name}".endswith(each) for each in full)}
-
-    used = {each for test in tests for each in imported(test)}
-    if path not in used or used == {path}:
-        return False
-    return not any(
-        names.search(files.new(each) or b"")
-        for each in modules.values()
-        if each != path and not files.tests.is_test(each)
-    )
+    return not lists and not parameters(function).isdisjoint(map(last_name, parts))
 
 
 def _loses_check(old: bytes | None, new: bytes | None) -> bool:
@@ -329,23 +353,6 @@ def _loses_check(old: bytes | None, new: bytes | None) -> bool:
     lines = ([line.strip() for line in (content or b"").splitlines()] for content in (old, new))
     was, now = (Counter(line for line in each if TEST_CALLS.search(line)) for each in lines)
     return bool(was - now)
-
-
-def _in_other_code(files: PatchedFiles, path: str, words: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield lines in another language than Python: values and weaker checks that no code but the fixed tests names."""
-    old, new = ((content or b"").decode(errors="replace") for content in (files.old(path), files.new(path)))
-    was, now = _definitions(old.split("\n")), _definitions(new.split("\n"))
-    changed = [
-        (number, name, HELPER) for name, (number, fails) in now.items() if was.get(name, NONE)[1] - fails
-    ]
-    if LITERAL.sub("0", old) == LITERAL.sub("0", new):
-        lines = zip(itertools.count(1), old.split("\n"), new.split("\n"), strict=False)
-        names = ((number, SETS.search(after)) for number, before, after in lines if before != after)
-        changed += [(number, match[1], VALUE) for number, match in names if match is not None]
-    for number, name, what in changed:
-        is_once = len(re.findall(rf"\b{name}\b", new)) == 1
-        if name in words and is_once and not _is_named_by_code(files, path, name):
-            yield number, what
 
 
 def _definitions(lines: Sequence[str]) -> dict[str, tuple[int, Counter[str]]]:
@@ -358,45 +365,3 @@ def _definitions(lines: Sequence[str]) -> dict[str, tuple[int, Counter[str]]]:
         for number, line in enumerate(lines, 1)
         if (match := DEFINES.search(line)) is not None
     }
-
-
-def _is_data(files: PatchedFiles, path: str, words: Collection[str], tests: bytes) -> bool:
-    """Return whether a file is data, and tests name it or its folder while no other file does.
-
-    Tests name a file of documentation only in full: their words may name any part of it by chance. Settings of the project, and
-    files in hidden folders, are no data of tests.
-    """
-    pure = PurePosixPath(path)
-    is_hidden = any(part.startswith(".") for part in pure.parts)
-    if pure.suffix in CODE or is_hidden or files.tests.is_surrounding(path, files.base):
-        return False
-    if pure.suffix in DOCUMENTATION:
-        return pure.name.encode() in tests and not _is_named_by_code(files, path, re.escape(pure.name))
-    own = {pure.name} if {*words} >= set(re.findall(WORD, pure.name)) else set[str]()
-    named = {re.escape(name): CONFIGURED for name in own}
-    folder = re.escape(pure.parent.name)
-    # only what has a folder's name as a text can read its files; a folder with code can be found by its package, too
-    as_text = rf"""["'/.]{folder}["'/]"""
-    if folder and re.search(as_text.encode(), tests):
-        beside = (PurePosixPath(each) for each in files.patched if each.endswith(".py"))
-        has_code = any(each.parent == pure.parent for each in beside)
-        named[folder if has_code else as_text] = CONFIGURED if has_code else ()
-    return bool(named) and not any(_is_named_by_code(files, path, *each) for each in named.items())
-
-
-def _is_named_by_code(
-    files: PatchedFiles, path: str, pattern: str, others: tuple[str, ...] = CONFIGURED
-) -> bool:
-    """Return whether a file of the same language that is no test, and is not the file itself, has a name.
-
-    Args:
-        pattern: Pattern of the name.
-        others: Ends of the names of further files that may have it.
-    """
-    own, name = PurePosixPath(path).suffix, re.compile(pattern.encode())
-    suffixes = (*others, own if own in CODE else ".py")
-    return any(
-        name.search(files.new(other) or b"")
-        for other in files.patched
-        if other != path and other.endswith(suffixes) and not files.tests.is_test(other)
-    )

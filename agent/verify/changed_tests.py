@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Sequence
 
-from m3agent.agent.verify.python_file import Definition, imports_in, is_fixture
+from m3agent.agent.verify.python_file import Definition, definitions_in, imports_in, is_fixture
 from m3agent.util.python_ast import parsed
 
 
@@ -21,10 +21,10 @@ def changed_tests(old: bytes, new: bytes) -> set[str] | None:
         return None
     if _others(before) != _others(after) or not _only_adds_imports(before, after):
         return None
-    known = {node.name: ast.dump(node) for node in before.body if isinstance(node, Definition)}
-    defined = [node for node in after.body if isinstance(node, Definition)]
-    changed = {node.name for node in defined if known.get(node.name) != ast.dump(node)}
-    if len({node.name for node in defined}) < len(defined):
+    known = {node.name: ast.dump(node) for node in definitions_in(before)}
+    now = {node.name: ast.dump(node) for node in definitions_in(after)}
+    changed = {name for name, text in now.items() if known.get(name) != text}
+    if len(now) < len(definitions_in(after)):
         return None  # the last of several definitions counts, which is more than names can say
     for node in after.body:
         own = node.name if isinstance(node, Definition) else ""
@@ -68,7 +68,7 @@ def _only_adds_imports(before: ast.Module, after: ast.Module) -> bool:
     """Return whether imports are at most added, without a name that the file used or defined before."""
     old, new = ({bound: origin for bound, *origin in imports_in(module.body)} for module in (before, after))
     taken = {name for node in before.body for name in _names_used(node)} | {"*"}
-    taken |= {node.name for node in before.body if isinstance(node, Definition)}
+    taken |= {node.name for node in definitions_in(before)}
     return old.items() <= new.items() and taken.isdisjoint(new.keys() - old.keys())
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Literal
 
 from m3agent.agent.verify.patched_files import Contents
-from m3agent.agent.verify.python_file import Function, last_name, own_nodes
+from m3agent.agent.verify.python_file import Function, last_name, own_nodes, returned_in
 from m3agent.util.python_ast import parsed
 
 COMPARISONS = {
@@ -24,13 +24,13 @@ COMPARISONS = {
     "__subclasshook__": True,
 }
 """Methods that decide comparisons, with the result that lets a test pass."""
-MAKERS = frozenset({"type", "new_class", "make_dataclass", "ABCMeta", "EnumMeta", "EnumType", "ANY"})
-"""Names of what makes classes, or values that compare in their own way."""
 CHANGERS = frozenset([
+    "type", "new_class", "make_dataclass", "ABCMeta", "EnumMeta", "EnumType", "ANY",
     "setattr", "delattr", "update_wrapper", "vars", "globals", "eval", "exec", "eq", "cmp", "compare",
     "register", "import_module", "modules", "run_path", "run_module", "pickle", "marshal", "exec_module", "load_module",
 ])  # fmt: skip
-"""Names of what changes classes, and options of decorators that make comparison methods."""
+"""Names of what makes or changes classes, of values that compare in their own way, and of options of decorators that make comparison
+methods."""
 HARMLESS = frozenset([
     "__init__", "__name__", "__doc__", "__all__", "__slots__", "__version__", "__author__", "__file__", "__main__", "__module__",
     "__qualname__", "__annotations__", "__traceback__", "__cause__", "__context__", "__pycache__", "__future__",
@@ -108,7 +108,7 @@ def _deciding_in(module: ast.Module) -> Iterator[str]:
             ):
                 is_read = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
                 special = name.startswith("__") and name not in (READ if is_read else HARMLESS)
-                if special or name in MAKERS or name in CHANGERS:
+                if special or name in CHANGERS:
                     yield name
             case ast.Constant(value=str(text)) if "__" in SPECIAL.sub(
                 lambda word: "" if word[0] in HARMLESS else "__", text
@@ -167,7 +167,7 @@ def always_the_same(name: str, node: Function | ast.Lambda) -> bool:
     parameters = [*node.args.posonlyargs, *node.args.args, *filter(None, [node.args.vararg])]
     other = parameters[1].arg if len(parameters) > 1 else parameters[-1].arg if parameters else ""
     inside = list(own_nodes(node))
-    returned = _returned(node, inside)
+    returned = [node.body] if isinstance(node, ast.Lambda) else returned_in(inside)
     useful = [each for each in returned if not (isinstance(each, ast.Name) and each.id == "NotImplemented")]
     if not useful:
         return False
@@ -189,17 +189,10 @@ def ignores_question(node: ast.AST, around: ast.AST) -> bool:
     if not isinstance(node, ast.FunctionDef) or node.name != hook:
         return False
     inside = list(own_nodes(node))
-    names = [last_name(each) for each in _returned(node, inside)]
+    names = [*map(last_name, returned_in(inside))]
     used = {each.id for each in inside if isinstance(each, ast.Name)}
     asked = {each.arg for each in node.args.args[-1:]}
     return bool(names) and used.isdisjoint(asked) and not any(map(FALLBACK.search, names))
-
-
-def _returned(node: Function | ast.Lambda, inside: Iterable[ast.AST]) -> list[ast.expr]:
-    """Return the values that a function returns, given the nodes in it."""
-    if isinstance(node, ast.Lambda):
-        return [node.body]
-    return [each.value for each in inside if isinstance(each, ast.Return) and each.value is not None]
 
 
 def truth_of(node: ast.expr) -> bool | None:

@@ -160,9 +160,10 @@ class Evidence:
         for ident in self.before.red & self.after.red:
             lines = (last_line(report.errors.get(ident, "")) for report in (self.before, self.after))
             reasons = {line.removeprefix("E ").strip() for line in lines}
-            if "::" not in without_suite(ident) and file_of(ident) not in self.added and len(reasons) == 1:
+            is_file = "::" not in without_suite(ident) and file_of(ident) not in self.added
+            if is_file and len(reasons) == 1 and reasons != {""}:
                 files[ident] = reasons.pop()
-        return {ident: reason for ident, reason in files.items() if reason}
+        return files
 
     @cached_property
     def written(self) -> set[str]:

@@ -15,7 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
-from m3agent.agent.verify.python_file import Function, imports_in, last_name, own_nodes
+from m3agent.agent.verify.python_file import Function, imports_in, inner_statements, last_name, own_nodes
 
 Chain = tuple[str, ...]
 """The names of an expression such as `calc.Wanted().total` or `calc.TOTALS["sum"]`."""
@@ -162,12 +162,7 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try):
-            yield from _statements(
-                [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt)]
-            )
-            yield from _statements(
-                [each for handler in getattr(node, "handlers", ()) for each in handler.body]
-            )
+            yield from _statements(inner_statements(node))
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:
@@ -220,17 +215,9 @@ class _WithoutLiterals(ast.NodeTransformer):
     """Replaces each literal value, list, tuple, set and dictionary by the same value."""
 
     def visit(self, node: ast.AST) -> ast.AST:
-        match node:
-            case (
-                ast.Constant()
-                | ast.List()
-                | ast.Tuple()
-                | ast.Set()
-                | ast.Dict()
-                | ast.UnaryOp(operand=ast.Constant())
-            ):
-                return ast.Constant(0)
-        return self.generic_visit(node)
+        value = node.operand if isinstance(node, ast.UnaryOp) else node
+        is_literal = isinstance(value, LITERAL if value is node else ast.Constant)
+        return ast.Constant(0) if is_literal else self.generic_visit(node)
 
 
 def without_literals(node: ast.AST) -> str:

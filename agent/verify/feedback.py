@@ -107,11 +107,8 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
         )
     repeats = evidence.repeats
     if unstable := (repeats.unstable | repeats.always_red) & {*evidence.fixed}:
-        title, errors = (
-            "These tests are red in some runs with your change",
-            {**evidence.errors, **repeats.errors},
-        )
-        parts["unstable"] = named_tests(title, sorted(unstable), errors)
+        title = "These tests are red in some runs with your change"
+        parts["unstable"] = named_tests(title, sorted(unstable), {**evidence.errors, **repeats.errors})
     if not parts and evidence.rule in ("no_red_test", "inseparable"):
         parts["no_red_test"] = "Write a test that fails without your change and passes with it."
     return parts

@@ -104,6 +104,10 @@ class Work:
         """The files of the patch."""
         return PatchedFiles(self.workspace, self.patch)
 
+    def related(self, idents: Collection[str]) -> set[str]:
+        """Return the tests among these that the issue is about."""
+        return related_tests(self.workspace, self.patch.base, self.issue, idents)
+
 
 async def gather(work: Work) -> Evidence:
     """Gather the evidence about a patch. Only the suites run that it affects.
@@ -387,7 +391,7 @@ def _with_reading(
     Args:
         elsewhere: Ids of the red tests of the base tree in suites that did not run, as far as they are known.
     """
-    workspace, base, files = work.workspace, work.patch.base, work.files
+    files = work.files
     findings = evidence.findings + _hidden(evidence, files)
     if evidence.before.registrations:
         findings += changed_registrations(evidence.before.registrations, evidence.after.registrations)
@@ -403,12 +407,10 @@ def _with_reading(
     if in_question:
         evidence = replace(evidence, related=_still_red_and_related(work, evidence, elsewhere))
     if any(suite.runner == PYTEST for suite in suites):
-        accepted = read_required_pythons(files_of(Workspace(workspace.store, base)))
-        others = [
-            python for python in sorted(work.runs.sandboxes.pythons) if minor_of(python) not in accepted
-        ]
-        if accepted and others:
-            evidence = replace(evidence, other_python=(accepted[0], others[0]))
+        accepted = read_required_pythons(files_of(Workspace(work.workspace.store, work.patch.base)))
+        others = (each for each in sorted(work.runs.sandboxes.pythons) if minor_of(each) not in accepted)
+        if accepted and (other := next(others, "")):
+            evidence = replace(evidence, other_python=(accepted[0], other))
     return evidence
 
 
@@ -417,24 +419,17 @@ def _still_red_and_related(work: Work, evidence: Evidence, elsewhere: Collection
 
     A test that could not reach the network says nothing about the issue.
     """
-    workspace, base = work.workspace, work.patch.base
     red = {*evidence.still_red, *elsewhere} - evidence.new_tests
-    if not evidence.own_only:
-        red = {ident for ident in red if missing_host(evidence.errors.get(ident, "")) is None}
-    related = related_tests(workspace, base, work.issue, red)
-    if related and not evidence.own_only and related_tests(workspace, base, work.issue, evidence.fixed):
-        return frozenset()
-    return frozenset(related)
+    if evidence.own_only:
+        return frozenset(work.related(red))
+    related = work.related({i for i in red if missing_host(evidence.errors.get(i, "")) is None})
+    return frozenset() if related and work.related(evidence.fixed) else frozenset(related)
 
 
 def _beside(work: Work, evidence: Evidence) -> frozenset[str]:
     """Return the tests that stay red and that the issue is not about, if it is about a repaired one."""
-
-    def related(idents: Collection[str]) -> set[str]:
-        return related_tests(work.workspace, work.patch.base, work.issue, idents)
-
-    fixed, red = evidence.changes.fixed, evidence.still_red
-    return frozenset(red - related(red)) if red and related(fixed) else frozenset()
+    red = evidence.still_red
+    return frozenset(red - work.related(red)) if red and work.related(evidence.changes.fixed) else frozenset()
 
 
 def _hidden(evidence: Evidence, files: PatchedFiles) -> tuple[Finding, ...]:
@@ -452,14 +447,8 @@ def _hidden(evidence: Evidence, files: PatchedFiles) -> tuple[Finding, ...]:
         old = map(str.strip, lines_of(files.old(place.path) or b""))
         return line_of(lines_of(content_of(place.path)), place.line) not in old
 
-    return findings_at(
-        [
-            place
-            for place in places
-            if place.path not in evidence.undone and (place.name != OPENS or is_new(place))
-        ],
-        content_of,
-    )
+    counted = (place for place in places if place.path not in evidence.undone)
+    return findings_at((each for each in counted if each.name != OPENS or is_new(each)), content_of)
 
 
 class CopyRuns:

@@ -10,7 +10,7 @@ import posixpath
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, product
 from random import Random, SystemRandom
@@ -135,6 +135,26 @@ def joined_copies(several: Sequence[CopiesSeen]) -> CopiesSeen:
     return CopiesSeen(*(tuple(chain.from_iterable(part)) for part in parts))
 
 
+@dataclass
+class _Files:
+    """The files of a variant, while it is made. The other fields are those of `Copy`."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    inversions: dict[str, Inversion] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+
+    def add(self, path: str, text: bytes | None, changed: Iterable[str] = ()) -> None:
+        """Add a file, if anything in it changes, and the tests that change."""
+        if text is not None:
+            self.texts[path] = text.decode()
+        self.changed.update(changed)
+
+    def copy(self, token: str, kind: Kind, way: Way) -> Copy:
+        """Return the variant of which these are the files."""
+        variant = Variant(self.texts, helpers(token))
+        return Copy(variant, kind, self.inversions, frozenset(self.changed), way)
+
+
 def copies_of(
     store: TreeStore,
     tree: str,
@@ -155,9 +175,7 @@ def copies_of(
     entries = {entry.path: entry for entry in store.list_tree(tree)}
     chosen = _chosen(entries, idents, random)
     token = f"_{secrets.token_hex(6)}"
-    texts = defaultdict[tuple[Kind, Way], dict[str, bytes | None]](dict)
-    inversions = defaultdict[tuple[Kind, Way], dict[str, Inversion]](dict)
-    changed = defaultdict[Kind, set[str]](set)
+    made = defaultdict[tuple[Kind, Way], _Files](_Files)
     without, places = list[Finding](), dict[str, Finding]()
 
     def read(path: str) -> TestSource:
@@ -166,34 +184,40 @@ def copies_of(
     for path, tests in sorted(chosen.items()):
         source = read(path)
         of_helpers = [read(helper) for helper in _helpers(store, tree, entries, source)]
-        for way, (text, made) in zip(WAYS, source.inverted(tests), strict=False):
-            texts["inverted", way][path] = text
-            inversions["inverted", way] |= {tests[test]: inversion for test, inversion in made.items()}
-        for way, each in product(WAYS, (source, *of_helpers)):
-            texts["expected", way][each.path] = each.expected_to_fail(way)
-        texts["hidden", "different"][path] = source.hidden(tests)
-        variants: dict[Kind, tuple[bytes | None, set[str]]] = {
-            "stopped": source.stopped(tests),
-            "input": source.with_other_input(tests),
-            "copied": source.with_copies(tests),
-        }
-        for kind, (made_of_it, names) in variants.items():
-            texts[kind, "different"][path] = made_of_it
-            changed[kind] |= {tests[name] for name in names}
-        for each in (source, *of_helpers) if plain else ():
-            texts["plain", "different"][each.path] = each.plain()
-            changed["plain"] |= {*tests.values()}
+        _add_variants(made, source, of_helpers, tests, plain=plain)
         without += source.not_inverted(tests, {name for each in of_helpers for name in each.functions})
         places |= {ident: source.place_of(test) for test, ident in tests.items()}
-    copies = []
-    for key, files in texts.items():
-        if sources := {path: text.decode() for path, text in files.items() if text is not None}:
-            marked = frozenset(changed[key[0]])
-            copies.append(Copy(Variant(sources, helpers(token)), key[0], inversions[key], marked, key[1]))
+    copies = [files.copy(token, *key) for key, files in made.items() if files.texts]
     if not without and all(copy.kind == "hidden" for copy in copies):
         return None
     copies.append(Copy(Variant({}, helpers(token)), "unchanged"))
     return Copies(frozenset(places), token, tuple(copies), tuple(without), places)
+
+
+def _add_variants(
+    made: Mapping[tuple[Kind, Way], _Files],
+    source: TestSource,
+    of_helpers: Sequence[TestSource],
+    tests: Mapping[str, str],
+    *,
+    plain: bool,
+) -> None:
+    """Add the variants of a test file, and of the files of tests that it imports."""
+    for way, (text, inversions) in zip(WAYS, source.inverted(tests), strict=False):
+        made["inverted", way].add(source.path, text)
+        made["inverted", way].inversions |= {tests[test]: each for test, each in inversions.items()}
+    for way, each in product(WAYS, (source, *of_helpers)):
+        made["expected", way].add(each.path, each.expected_to_fail(way))
+    made["hidden", "different"].add(source.path, source.hidden(tests))
+    variants: dict[Kind, tuple[bytes | None, set[str]]] = {
+        "stopped": source.stopped(tests),
+        "input": source.with_other_input(tests),
+        "copied": source.with_copies(tests),
+    }
+    for kind, (variant, names) in variants.items():
+        made[kind, "different"].add(source.path, variant, {tests[name] for name in names})
+    for each in (source, *of_helpers) if plain else ():
+        made["plain", "different"].add(each.path, each.plain(), tests.values())
 
 
 def _chosen(entries: Collection[str], idents: Collection[str], random: Random) -> dict[str, dict[str, str]]:
@@ -283,24 +307,21 @@ def _faults(copies: Copies, readings: Sequence[tuple[Copy, Reading]]) -> _Faults
     unchanged = next((reading for copy, reading in readings if copy.kind == "unchanged"), None)
     green = copies.idents if unchanged is None else _green(unchanged)
     # a test that ends its process began, and has no result
-    began = set[str | None]() if unchanged is None else {*unchanged.outcomes, unchanged.running}
+    began = set[str]() if unchanged is None else {*unchanged.outcomes, unchanged.running or ""}
     passed, red, odd = set[Inversion](), set[str](), set[tuple[str, str]]()
     mark = re.compile(rf"<{copies.token} (\d+) (.+?)>")
     for copy, reading in readings:
         again = green & _green(reading)
-        if copy.kind == "inverted":
-            passed |= {made for ident, made in copy.inversions.items() if ident in again}
-        elif copy.kind in MUST_FAIL:
-            odd |= {(ident, MUST_FAIL[copy.kind]) for ident in again & copy.changed}
-        elif copy.kind == "hidden":
-            red |= (green & reading.outcomes.keys()) - again
-        elif copy.kind in MUST_PASS:
-            changed = green & reading.outcomes.keys() & copy.changed
-            odd |= {(ident, MUST_PASS[copy.kind]) for ident in changed - again}
-        elif copy.kind == "expected":
+        lost = (green & reading.outcomes.keys()) - again
+        passed |= {made for ident, made in copy.inversions.items() if ident in again}
+        wrong, table = (lost, MUST_PASS) if copy.kind in MUST_PASS else (again, MUST_FAIL)
+        odd |= {(ident, table[copy.kind]) for ident in wrong & copy.changed}
+        if copy.kind == "hidden":
+            red |= lost
+        if copy.kind == "expected":
             places = filter(None, (mark.search(reading.errors.get(ident, "")) for ident in green))
             passed |= {Inversion(place[2], int(place[1]), "", copy.way) for place in places}
-    alone = {ident for ident in copies.idents - green if ident in began}
+    alone = {*copies.idents} & began - green
     return _Faults(passed, red, alone, odd)
 
 

@@ -35,13 +35,21 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal, TypeGuard
 
 from m3agent.agent.verify import plain_tests
-from m3agent.agent.verify.python_file import Function, imports_in, last_name, own_nodes
+from m3agent.agent.verify.python_file import (
+    Function,
+    functions_in,
+    imports_in,
+    inner_statements,
+    last_name,
+    own_nodes,
+    parameters,
+)
 from m3agent.agent.verify.review import MOST_TEXT, Finding
 from m3agent.util.python_ast import parsed
 
@@ -79,6 +87,9 @@ EQUALITIES = frozenset(
 """Assertions of unittest that compare their first two arguments."""
 SEARCHES = frozenset({"index", "count", "remove"})
 """Methods that compare their argument with elements."""
+
+OWN_NAMES = ast.JoinedStr | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+"""F-strings, whose places are not exact, and functions and loops with names of their own."""
 
 Way = Literal["different", "alike", "left"]
 """How another value is made: it is very different, it looks alike, or the left side is very different instead of the right one."""
@@ -214,13 +225,12 @@ class TestSource:
         edits = dict[str, list[Edit]]()
         for test, function in self._named(tests):
             sides = [side for each in _certain(function.body) for side in _sides(each)[:1]]
-            names = {each.id for side in sides if isinstance(side, ast.Call) for each in _given(side)}
+            names = {each.id for side in sides for each in _given(side)}
             nodes = [*ast.walk(function)]
             # a call whose result nobody uses is there to change its arguments
             in_place = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-            calls = (node for node in nodes if isinstance(node, ast.Call) and id(node) not in in_place)
-            given = [each for call in calls for each in _given(call) if each.id in names]
-            edits[test] = [(each, f"{self._token}_copied(", ")") for each in given]
+            given = [each for node in nodes if id(node) not in in_place for each in _given(node)]
+            edits[test] = [(each, f"{self._token}_copied(", ")") for each in given if each.id in names]
         return self._with(edits)
 
     def _with(self, edits: Mapping[str, list[Edit]]) -> tuple[bytes | None, set[str]]:
@@ -245,9 +255,9 @@ class TestSource:
         """
         helpers = {*helpers, *self.functions}
         changed = [each for each in self._statements() if self._falsified_statement(each, "different")]
-        inverted = {id(node) for each in changed for node in ast.walk(each)}
+        inverted = _ids_in(changed)
         for function in (self._functions[test] for test in tests if test in self._functions):
-            covered = inverted.union(id(node) for each in _certain(function.body) for node in ast.walk(each))
+            covered = inverted | _ids_in(_certain(function.body))
             lines = [
                 node.lineno
                 for node in ast.walk(function)
@@ -397,10 +407,10 @@ class TestSource:
                 return self._falsified(inner, not truth, way)
             case ast.BoolOp(op=op, values=values):
                 parts = [self._falsified(value, truth, way) for value in values]
-                if isinstance(op, ast.And) is truth:  # one part suffices
-                    some = [part for part in parts if part]
-                    return self._random.choice(some) if some else []
-                return [edit for part in parts for edit in part] if all(parts) else []
+                some = [*filter(None, parts)]
+                if some and isinstance(op, ast.And) is truth:  # one part suffices
+                    return self._random.choice(some)
+                return _joined(parts)
             case ast.Compare(left=left, ops=[*_, op], comparators=[*others, last]) if isinstance(op, equal):
                 return self._other([last] if others else [last, left], way, node)
             case ast.Compare(ops=[*_, op], comparators=[*_, last]) if isinstance(op, within):
@@ -426,13 +436,11 @@ class TestSource:
 
         A literal becomes a constant of another function. An argument of the test is hidden during the assertion.
         """
-        every, token, edits = function.args, self._token, list[Edit]()
-        arguments = {each.arg for each in (*every.posonlyargs, *every.args, *every.kwonlyargs)}
-        arguments -= {"self", "cls"}
+        token, edits = self._token, list[Edit]()
+        arguments = parameters(function) - {"self", "cls"}
         for statement in _certain(function.body):
             shown = list(_values(statement.test if isinstance(statement, ast.Assert) else statement.value))
-            times = Counter(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
-            reached = Counter(node.id for node in shown if isinstance(node, ast.Name))
+            times, reached = _times(ast.walk(statement)), _times(shown)
             hidden = sorted(name for name in arguments & reached.keys() if times[name] == reached[name])
             for node in shown:
                 if isinstance(node, ast.Constant):
@@ -518,6 +526,10 @@ def _functions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, Fun
             yield from _functions(node.body, f"{prefix}{node.name}::")
 
 
+def _ids_in(statements: Iterable[ast.stmt]) -> set[int]:
+    return {id(node) for each in statements for node in ast.walk(each)}
+
+
 def _must_pass(function: Function) -> bool:
     """Return whether a test must pass: it is no generator, and nothing says that it may fail."""
     yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own_nodes(function))
@@ -545,9 +557,9 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.Assert | ast.Expr]:
 def _is_uncertain(function: Function) -> bool:
     """Return whether a test has assertions, none of them runs in each run that passes, and nothing else in it may check anything."""
     assertions = list(_assertions(function.body))
-    inside = {id(node) for each in assertions for node in ast.walk(each)}
+    inside = _ids_in(assertions)
     # the assertions of functions inside are among these
-    local = {node.name for node in ast.walk(function) if isinstance(node, Function)}
+    local = {each.name for each in functions_in(function)}
     others = (node for node in ast.walk(function) if isinstance(node, ast.Call) and id(node) not in inside)
     names = {last_name(node.func) for node in others} - local
     checks = (name for name in names if MAY_COMPARE.search(name) or EXPECTS_ERROR.search(name))
@@ -565,10 +577,7 @@ def _assertions(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             case ast.With() | ast.AsyncWith() if _may_swallow(statement):
                 continue
             case _:
-                for name in ("body", "orelse", "finalbody"):
-                    yield from _assertions(getattr(statement, name, ()))
-                for other in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-                    yield from _assertions(other.body)
+                yield from _assertions(inner_statements(statement))
 
 
 def _may_swallow(statement: ast.With | ast.AsyncWith) -> bool:
@@ -611,8 +620,15 @@ def _sides(statement: ast.Assert | ast.Expr) -> list[ast.expr]:
     return []
 
 
-def _given(call: ast.Call) -> list[ast.Name]:
-    return [each for each in call.args if isinstance(each, ast.Name)]
+def _times(nodes: Iterable[ast.AST]) -> Counter[str]:
+    """Return how often each variable is among nodes."""
+    return Counter(node.id for node in nodes if isinstance(node, ast.Name))
+
+
+def _given(node: ast.AST) -> list[ast.Name]:
+    """Return the variables that a call gets; none if the node is no call."""
+    given = node.args if isinstance(node, ast.Call) else ()
+    return [each for each in given if isinstance(each, ast.Name)]
 
 
 def _another(node: ast.expr, other: str) -> list[Edit]:
@@ -643,9 +659,13 @@ def _another(node: ast.expr, other: str) -> list[Edit]:
         ):
             return _another(value, other)
         case ast.Call(args=args, keywords=[]) if last_name(node.func)[:1].isupper():  # such as Version("1.0")
-            parts = [_another(each, other) for each in args]
-            return [edit for part in parts for edit in part] if all(parts) else []
+            return _joined([_another(each, other) for each in args])
     return []
+
+
+def _joined(parts: Sequence[list[Edit]]) -> list[Edit]:
+    """Return the edits of all parts; none if one of them has none."""
+    return [edit for part in parts for edit in part] if all(parts) else []
 
 
 def _values(node: ast.AST) -> Iterator[ast.Constant | ast.Name]:
@@ -655,18 +675,9 @@ def _values(node: ast.AST) -> Iterator[ast.Constant | ast.Name]:
             yield node
         case ast.Name(ctx=ast.Load()):
             yield node
-        case (
-            ast.JoinedStr()
-            | ast.Lambda()
-            | ast.ListComp()
-            | ast.SetComp()
-            | ast.DictComp()
-            | ast.GeneratorExp()
-        ):
-            return
         case ast.NamedExpr(value=value):
             yield from _values(value)
-        case _:
+        case _ if not isinstance(node, OWN_NAMES):
             for child in ast.iter_child_nodes(node):
                 yield from _values(child)
 

@@ -44,16 +44,18 @@ class Known:
     def places(self, was: ast.Module, now: ast.Module) -> Iterator[tuple[int, str]]:
         """Yield the lines of new code that know it, each with what it does."""
         answers = self._answers and self._answers - {answer for _, answer in _answers(was)}
-        yield from ((line, ANSWERS) for line, answer in _answers(now) if answers and answer in answers)
+        yield from ((line, ANSWERS) for line, answer in _answers(now) if answer in answers)
         names = self._variables and self._variables - _texts(ast.walk(was))
-        for node in ast.walk(now) if names else ():
-            if isinstance(node, ast.Subscript | ast.Call | ast.Compare) and not _stores(node):
-                parts = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.Constant))
-                yield from ((each.lineno, VARIABLE) for each in parts if each.value in names)
+        if names:
+            yield from ((each.lineno, VARIABLE) for each in _asked_for(now) if each.value in names)
 
 
-def _stores(node: ast.AST) -> bool:
-    return isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
+def _asked_for(module: ast.Module) -> Iterator[ast.Constant]:
+    """Yield the constants that are keys, arguments, or sides of a comparison, except keys that get a value."""
+    for node in ast.walk(module):
+        is_read = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+        if is_read or isinstance(node, ast.Call | ast.Compare):
+            yield from (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.Constant))
 
 
 def _texts(nodes: Iterable[ast.AST]) -> set[str]:

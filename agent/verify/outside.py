@@ -10,11 +10,11 @@ import ast
 import builtins
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from m3agent.agent.verify import insides
-from m3agent.agent.verify.python_file import Function, own_nodes
+from m3agent.agent.verify.python_file import Function, last_name, own_nodes, parameters, returned_in
 from m3agent.agent.verify.syntax import Syntax
 
 MOST_DEPTH = 12
@@ -218,34 +218,22 @@ class Outside:
         kept = {
             _text(target) for node in nodes for target in _set_to_constant(node) if self._outlives(target)
         }
-        given = {
-            each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-        }
-        given -= {name.partition(".")[0] for name in kept}
+        given = parameters(function) - {name.partition(".")[0] for name in kept}
 
-        def computes(node: ast.AST) -> bool:
-            return any(isinstance(each, ast.Name) and each.id in given for each in ast.walk(node))
+        def computed(results: Sequence[ast.AST]) -> set[str]:
+            """Return those that depend on an argument."""
+            return {ast.dump(each) for each in results if not given.isdisjoint(_names(each))}
 
-        returned = [node for node in nodes if isinstance(node, ast.Return) and computes(node)]
-        for node in nodes if kept and returned else ():
-            match node:
-                case ast.IfExp(test=test, body=one, orelse=other) if _asks_only(test, kept):
-                    if computes(one) and computes(other) and ast.dump(one) != ast.dump(other):
-                        return True
-                case ast.If(test=test, body=body) if _asks_only(test, kept):
-                    inside = {id(each) for part in body for each in ast.walk(part)}
-                    sides = [
-                        {ast.dump(each) for each in returned if (id(each) in inside) is side}
-                        for side in (True, False)
-                    ]
-                    if all(sides) and sides[0] != sides[1]:
-                        return True
+        returned = [node for node in nodes if isinstance(node, ast.Return)]
+        for node in nodes:
+            if isinstance(node, ast.If | ast.IfExp) and _asks_only(node.test, kept):
+                one, other = map(computed, _results(node, returned))
+                if one and other and one != other:
+                    return True
         return False
 
     def _outlives(self, target: ast.expr) -> bool:
-        return isinstance(target, ast.Attribute) or (
-            isinstance(target, ast.Name) and target.id in self._declared
-        )
+        return isinstance(target, ast.Attribute) or last_name(target) in self._declared
 
     # -- settings ------------------------------------------------------------------------------------------------------
 
@@ -311,8 +299,7 @@ def _returned(functions: list[ast.AST]) -> list[ast.AST]:
     """Return the values that functions return; the definitions if one is no plain function."""
     if not all(isinstance(each, ast.FunctionDef) for each in functions):
         return functions
-    inside = (node for each in functions for node in ast.walk(each))
-    return [node.value for node in inside if isinstance(node, ast.Return) and node.value is not None]
+    return [*returned_in(node for each in functions for node in ast.walk(each))]
 
 
 def _set_to_constant(node: ast.AST) -> Iterator[ast.expr]:
@@ -322,6 +309,22 @@ def _set_to_constant(node: ast.AST) -> Iterator[ast.expr]:
             yield from targets
         case ast.AugAssign(target=target, value=ast.Constant()):
             yield target
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    return (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+
+
+def _results(
+    node: ast.If | ast.IfExp, returned: Sequence[ast.Return]
+) -> tuple[Sequence[ast.AST], Sequence[ast.AST]]:
+    """Return the results if a condition holds, and the others."""
+    if isinstance(node, ast.IfExp):
+        return [node.body], [node.orelse]
+    inside = {id(each) for part in node.body for each in ast.walk(part)}
+    return [each for each in returned if id(each) in inside], [
+        each for each in returned if id(each) not in inside
+    ]
 
 
 def _asks_only(test: ast.expr, kept: set[str]) -> bool:

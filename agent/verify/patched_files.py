@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ from functools import cached_property
 from m3agent.sandbox.store.git import TreeEntry
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.runners.suites import TestFiles, files_of_tests
+from m3agent.util.python_ast import parsed
 
 Contents = Mapping[str, tuple[bytes | None, bytes | None]]
 """By path, the old and the new content of changed files; None where the file is missing."""
@@ -57,6 +59,10 @@ class PatchedFiles:
     def new(self, path: str) -> bytes | None:
         """Return the content of a file with the patch; None if it is missing."""
         return self.read(self.patched.get(path))
+
+    def modules(self, path: str) -> tuple[ast.Module | None, ast.Module | None]:
+        """Return the syntax trees of a Python file without and with the patch; None for what is missing or cannot be parsed."""
+        return (parsed(self.old(path)), parsed(self.new(path))) if path.endswith(".py") else (None, None)
 
     def contents(self, undone: Collection[str] = ()) -> Contents:
         """Return the contents of the files that the patch changes, except those whose changes do not count."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from m3agent.agent.verify.python_file import Function
 
@@ -29,6 +29,13 @@ OTHER_ASSERTIONS = frozenset([
     "assertGreaterEqual", "assertAlmostEqual", "assertMultiLineEqual", "assertRegex",
 ])  # fmt: skip
 """unittest's assertions that need another comparison, or a value's truth."""
+OF_RIGHT: Mapping[type[ast.cmpop], str] = {
+    ast.Eq: PLAIN,
+    ast.NotEq: PLAIN,
+    ast.In: HOLDS,
+    ast.NotIn: HOLDS,
+}
+"""The helper for the right side of a comparison; of others it is `BASIC`."""
 OF_OBJECTS = frozenset(
     ["type", "hash", "repr", "id", "hasattr", "getattr", "issubclass", "callable", "vars", "dir"]
 )
@@ -59,10 +66,9 @@ def _compared(node: ast.AST) -> list[tuple[ast.expr, str]]:
             return [(test, BASIC)]
         case ast.Compare():
             return [(node, BASIC)]
-        case ast.Call(func=ast.Attribute(attr=name), args=args) if name in EQUALITIES:
-            return [(each, PLAIN) for each in args if not isinstance(each, ast.Starred)]
-        case ast.Call(func=ast.Attribute(attr=name), args=args) if name in OTHER_ASSERTIONS:
-            return [(each, BASIC) for each in args if not isinstance(each, ast.Starred)]
+        case ast.Call(func=ast.Attribute(attr=name), args=args) if name in EQUALITIES | OTHER_ASSERTIONS:
+            helper = PLAIN if name in EQUALITIES else BASIC
+            return [(each, helper) for each in args if not isinstance(each, ast.Starred)]
     return []
 
 
@@ -84,13 +90,11 @@ def _wrapped(node: ast.AST, token: str, helper: str) -> Iterator[Wrapped]:
 def _parts(node: ast.AST, helper: str) -> Iterator[tuple[ast.AST, str]]:
     """Yield the parts of an expression whose values need a helper of their own, with these helpers."""
     match node:
-        case ast.Attribute() | ast.Subscript() | ast.Name():
-            return
         case ast.Call(func=ast.Name(id=name), args=args) if (
             hasattr(builtins, name) and name not in OF_OBJECTS
         ):
             yield from ((each, BASIC) for each in args)
-        case ast.Call():
+        case ast.Attribute() | ast.Subscript() | ast.Name() | ast.Call():
             return  # code under test gets its arguments as they are
         case ast.BinOp(left=left, right=right):
             yield from ((left, BASIC), (right, BASIC))
@@ -99,11 +103,8 @@ def _parts(node: ast.AST, helper: str) -> Iterator[tuple[ast.AST, str]]:
         case ast.NamedExpr(value=value):
             yield value, helper
         case ast.Compare(left=left, ops=ops, comparators=others):
-            equalities = ast.Eq | ast.NotEq | ast.In | ast.NotIn
-            yield left, PLAIN if isinstance(ops[0], equalities) else BASIC
-            for each, of in zip(others, ops, strict=True):
-                holds = isinstance(of, ast.In | ast.NotIn)
-                yield each, HOLDS if holds else PLAIN if isinstance(of, equalities) else BASIC
+            yield left, PLAIN if type(ops[0]) in OF_RIGHT else BASIC
+            yield from zip(others, (OF_RIGHT.get(type(op), BASIC) for op in ops), strict=True)
         case _:
             inner = PLAIN if helper == HOLDS else helper
             yield from ((child, inner) for child in ast.iter_child_nodes(node))

@@ -10,9 +10,19 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 
 
+def definitions_in(module: ast.AST | None) -> list[Definition]:
+    """Return the functions and classes directly in a module, a class or a function; none if there is none."""
+    return [node for node in getattr(module, "body", ()) if isinstance(node, Definition)]
+
+
 def nodes_in(tree: ast.AST | None) -> Iterator[ast.AST]:
     """Yield all nodes of a syntax tree; none if there is no tree."""
     return iter(()) if tree is None else ast.walk(tree)
+
+
+def functions_in(tree: ast.AST | None) -> Iterator[Function]:
+    """Yield all functions of a syntax tree, also those in functions and classes."""
+    return (node for node in nodes_in(tree) if isinstance(node, Function))
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -23,6 +33,23 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
         yield each
         if not isinstance(each, Definition | ast.Lambda):
             waiting += ast.iter_child_nodes(each)
+
+
+def returned_in(nodes: Iterable[ast.AST]) -> list[ast.expr]:
+    """Return the values that the `return` statements among nodes return."""
+    return [node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None]
+
+
+def inner_statements(node: ast.AST) -> list[ast.stmt]:
+    """Return the statements directly in a node, those of its handlers and cases last."""
+    blocks = (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ()))
+    return [each for block in blocks for each in ast.iter_child_nodes(block) if isinstance(each, ast.stmt)]
+
+
+def parameters(function: Function) -> set[str]:
+    """Return the names of a function's parameters, without those that take any number of arguments."""
+    given = function.args
+    return {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
 
 
 def last_name(node: ast.AST | None) -> str:

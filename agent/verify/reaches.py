@@ -345,10 +345,8 @@ class _Reader(Syntax):
                 self._add(node, f"{base}.{name}", insides.REPLACES)
 
     def _call(self, node: ast.Call) -> None:
-        full = self.names(node.func)
-        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        called = node.func.id if isinstance(node.func, ast.Name) else method
-        given = node.args
+        full, called, given = self.names(node.func), last_name(node.func), node.args
+        is_method = isinstance(node.func, ast.Attribute)
         if self.imports(node) and given:
             if (text := self.text(given[0])) is None:
                 self._add(node, "import_module", insides.BY_NAME)
@@ -358,17 +356,22 @@ class _Reader(Syntax):
             self._add(node, ast.unparse(node), insides.HOOKS)
         if not full.isdisjoint(insides.MAKERS):
             self._add(node, min(full), insides.FUNCTIONS)
-        if called in ASSIGNERS and not method and len(given) > 1:
+        if called in ASSIGNERS and not is_method and len(given) > 1:
             self._assigned(node, given[0], self.text(given[1]), given[2:])
-        if not full.isdisjoint(insides.STARTERS) and any(map(_searches, self._texts_given(node))):
-            self._add(node, min(full), insides.SEARCHES)
-        if id(node) in self.at_import:
-            if not full.isdisjoint(insides.STARTERS):
-                self._add(node, min(full), insides.AT_IMPORT)
-            if self._opens_to_write(node) or method in insides.WRITERS:
-                self._add(node, called, insides.WRITES)
+        is_at_import = id(node) in self.at_import
+        if not full.isdisjoint(insides.STARTERS):
+            self._started(node, min(full), is_at_import=is_at_import)
+        if is_at_import and (self._opens_to_write(node) or (is_method and called in insides.WRITERS)):
+            self._add(node, called, insides.WRITES)
         if given:
             self._decoded(node, called, given[0])
+
+    def _started(self, node: ast.Call, name: str, *, is_at_import: bool) -> None:
+        """Read a call that starts a thread or a process."""
+        if any(map(_searches, self._texts_given(node))):
+            self._add(node, name, insides.SEARCHES)
+        if is_at_import:
+            self._add(node, name, insides.AT_IMPORT)
 
     def _assigned(
         self, node: ast.Call, owner: ast.expr, name: str | None, values: Sequence[ast.expr]
@@ -404,7 +407,7 @@ class _Reader(Syntax):
             waiting += ast.iter_child_nodes(each)
 
     def _opens_to_write(self, node: ast.Call) -> bool:
-        if not (isinstance(node.func, ast.Name) and node.func.id == "open"):
+        if isinstance(node.func, ast.Attribute) or last_name(node.func) != "open":
             return False
         modes = [*node.args[1:2], *(each.value for each in node.keywords if each.arg == "mode")]
         return any(set(self.text(mode) or "") & set("wax+") for mode in modes)

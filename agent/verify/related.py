@@ -42,16 +42,12 @@ def files_of_tests_near(workspace: Workspace, tree: str, changed: Collection[str
     def is_near(path: str, sha: str) -> bool:
         pure = PurePosixPath(path)
         if pure.suffix != ".py":
-            return (
-                bool(others)
-                and rules.has_tests(path)
-                and (str(pure.parent) in folders or _stem(pure) in stems)
-            )
+            return (str(pure.parent) in folders or _stem(pure) in stems) and rules.has_tests(path)
         if not is_test_module(path):
             return False
-        bare = {pure.stem.removeprefix("test_"), pure.stem.removesuffix("_test")}
-        imported = _imported(workspace.store.get_blob(sha)) if bare.isdisjoint(names) else ()
-        return not bare.isdisjoint(names) or any(f"{name}.".startswith(starts) for name in imported)
+        if not names.isdisjoint({pure.stem.removeprefix("test_"), pure.stem.removesuffix("_test")}):
+            return True
+        return any(f"{name}.".startswith(starts) for name in _imported(workspace.store.get_blob(sha)))
 
     return {path for path, entry in workspace.entries(tree).items() if is_near(path, entry.sha)}
 

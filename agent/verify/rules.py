@@ -217,8 +217,8 @@ def partly_fixed(evidence: Evidence) -> str:
 @_rule("failed")
 def nothing_fixed(evidence: Evidence) -> str:
     """Tests fail without the patch, and none of them passes with it."""
-    still_red = set() if evidence.fixed else evidence.still_red
-    return f"no test turned green: {_about(still_red, 'red before and after the patch')}" if still_red else ""
+    still_red = "" if evidence.fixed else _about(evidence.still_red, "red before and after the patch")
+    return still_red and f"no test turned green: {still_red}"
 
 
 @_rule("failed", "checks")
@@ -298,12 +298,8 @@ def tests_lessened(evidence: Evidence) -> str:
 @_rule("failed", "issue")
 def issue_still_red(evidence: Evidence) -> str:
     """A failing test that the issue is about still fails, and none that it is about turned green, except the patch's own tests."""
-    related = sorted(evidence.related)
-    return (
-        f"red before and after the patch, and the issue is about it: {first_of(related, 1)}"
-        if related
-        else ""
-    )
+    related = first_of(sorted(evidence.related), 1)
+    return related and f"red before and after the patch, and the issue is about it: {related}"
 
 
 @_rule("failed", "further runs")
@@ -326,19 +322,15 @@ def broken_sometimes(evidence: Evidence) -> str:
 @_rule("unverified", "further runs")
 def unstable(evidence: Evidence) -> str:
     """A repaired test is red in some of the further runs."""
-    if not evidence.unstable:
-        return ""
-    tests = counted(len(evidence.unstable), "fixed test")
-    return f"unstable: {tests} red in some of {evidence.repeats.runs} further runs"
+    tests = _about(evidence.unstable, f"red in some of {evidence.repeats.runs} further runs", "fixed test")
+    return tests and f"unstable: {tests}"
 
 
 @_rule("unverified", "further runs")
 def always_red(evidence: Evidence) -> str:
     """A repaired test is red in each of the further runs, which run only the tests near the change."""
-    if not evidence.always_red:
-        return ""
-    tests = counted(len(evidence.always_red), "fixed test")
-    return f"{tests} green in the first run, but red in all {evidence.repeats.runs} further runs"
+    what = f"green in the first run, but red in all {evidence.repeats.runs} further runs"
+    return _about(evidence.always_red, what, "fixed test")
 
 
 @_rule("unverified", "further runs")
@@ -458,5 +450,5 @@ def _not_run(evidence: Evidence) -> tuple[str, str]:
     return min(evidence.after.not_run.items())
 
 
-def _about(tests: Collection[str], what: str) -> str:
-    return f"{counted(len(tests), 'test')} {what}" if tests else ""
+def _about(tests: Collection[str], what: str, noun: str = "test") -> str:
+    return f"{counted(len(tests), noun)} {what}" if tests else ""

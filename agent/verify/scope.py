@@ -12,7 +12,7 @@ import asyncio
 import functools
 import os
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
@@ -178,15 +178,11 @@ async def run_suite(
 def divided(idents: Collection[str], number: int) -> list[set[str]]:
     """Divide tests into at most `number` parts with about equally many tests. The tests of a file stay together."""
     parts = [set[str]() for _ in range(number)]
-    files = Counter(map(file_of, idents))
-    part_of: dict[str, set[str]] = {}
-    sizes = [0] * number
-    for file, count in sorted(files.items(), key=lambda each: (-each[1], each[0])):
-        least = sizes.index(min(sizes))
-        sizes[least] += count
-        part_of[file] = parts[least]
+    by_file = defaultdict[str, set[str]](set)
     for ident in idents:
-        part_of[file_of(ident)].add(ident)
+        by_file[file_of(ident)].add(ident)
+    for _, tests in sorted(by_file.items(), key=lambda each: (-len(each[1]), each[0])):
+        min(parts, key=len).update(tests)
     return [part for part in parts if part]
 
 

@@ -279,10 +279,8 @@ class Syntax:
             case (
                 ast.Call(func=ast.Attribute(value=value, attr="get" | "pop"), args=[name, *_])
                 | ast.Subscript(value=value, slice=name)
-            ):
-                return (
-                    {self.text(name) or ""} - {""} if "sys.modules" in self.names(value, depth + 1) else set()
-                )
+            ) if "sys.modules" in self.names(value, depth + 1):
+                return {self.text(name) or ""} - {""}
             case ast.NamedExpr(value=value):
                 return self.names(value, depth + 1)
             case ast.IfExp(body=one, orelse=other):

@@ -137,7 +137,7 @@ def _parts(of_patch: PatchedFiles, suites: Sequence[Suite]) -> list[_Part] | Non
     for path, content in files:
         folder, pure = _folder(path, suites), PurePosixPath(path)
         around = [part for part in of_suites if _within(path, part.root)]
-        users = around if folder else [of_files.setdefault(path, _file(pure))]
+        users = around or [of_files.setdefault(path, _file(pure))]
         for part in users:
             part.add_names(pure, content)
         if pure.suffix == ".py" or (not folder and pure.name in CONFIGURATION):

@@ -47,11 +47,10 @@ def trees_to_compare(files: PatchedFiles) -> Trees:
     added = [path for path in tests if path in patched and path not in base and not _is_conftest(path)]
     inline, inseparable = _combined(files, code=files.patched, tests=base)
     old = {**base, **{path: patched[path] for path in added}}
-    dropped, put_back = {*tests} - {*added}, {path: base[path] for path in tests if path in base}
-    new = {path: entry for path, entry in patched.items() if path not in dropped} | put_back | inline
+    put_back = {path: base[path] for path in tests if path in base}
+    new = _without(patched, {*tests} - {*added}) | put_back | inline
     imported = [path for path in added if is_imported_by_code(path, patched)]
-    own = {*added} - {*imported}
-    without = {path: entry for path, entry in new.items() if path not in own}
+    without = _without(new, {*added} - {*imported})
     write = files.workspace.store.write_tree
     return Trees(
         write(old.values()),
@@ -62,6 +61,10 @@ def trees_to_compare(files: PatchedFiles) -> Trees:
         tuple(path for path in paths if path not in base),
         inseparable,
     )
+
+
+def _without(tree: Mapping[str, TreeEntry], paths: Collection[str]) -> dict[str, TreeEntry]:
+    return {path: entry for path, entry in tree.items() if path not in paths}
 
 
 def _is_conftest(path: str) -> bool:

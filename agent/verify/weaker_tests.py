@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from m3agent.agent.verify.patched_files import PatchedFiles
-from m3agent.agent.verify.python_file import Definition, Function, last_name, nodes_in
+from m3agent.agent.verify.python_file import Definition, definitions_in, functions_in, last_name, nodes_in
 from m3agent.tools.runners.suites import file_of, function_of, without_suite
 from m3agent.tools.test_report import TestReport
 from m3agent.util.python_ast import parsed
@@ -65,11 +65,9 @@ def changed_as_delivered(files: PatchedFiles, judged: str, undone: Collection[st
 def lessened(files: PatchedFiles, paths: Sequence[str], before: TestReport) -> list[str]:
     """Return what the patch does to tests that pass without it, such as `tests/test_a.py::test_b was deleted`."""
     moved, new_assertions = set[str](), Counter[str]()
-    for path in files.patch.paths:
-        if path.endswith(".py") and files.tests.is_test(path):
-            was, now = parsed(files.old(path)), parsed(files.new(path))
-            moved.update(ast.dump(node) for node in nodes_in(now) if isinstance(node, Function))
-            new_assertions += assertions_in(now) - assertions_in(was)
+    for was, now in map(files.modules, filter(files.tests.is_test, files.patch.paths)):
+        moved.update(map(ast.dump, functions_in(now)))
+        new_assertions += assertions_in(now) - assertions_in(was)
     changes = list[str]()
     for path in paths:
         if path not in files.base or files.tests.is_surrounding(path, files.base):
@@ -77,8 +75,8 @@ def lessened(files: PatchedFiles, paths: Sequence[str], before: TestReport) -> l
         if not path.endswith(".py"):
             changes += _lessened_lines(files, path)
             continue
-        tests = sorted({function_of(ident) for ident in before.passed if file_of(ident) == path})
-        was, now = parsed(files.old(path)), parsed(files.new(path))
+        tests = sorted(_passed_in(before, {path}))
+        was, now = files.modules(path)
         changes += _deleted(tests, was, now, moved)
         fewer = assertions_in(was) - assertions_in(now) - new_assertions
         if skips_in(now) - skips_in(was):
@@ -123,7 +121,7 @@ def not_run(
     skipped = {*map(function_of, delivered.skipped)}
     ran = {*map(function_of, delivered.ids)} - skipped
     names = {function_of(ident).rpartition("::")[2] for ident in new}
-    tests = {function_of(ident) for ident in before.passed if not files or file_of(ident) in files}
+    tests = _passed_in(before, files) if files else {*map(function_of, before.passed)}
     return [
         f"{ident} {'is skipped' if ident in skipped else 'does not run'}"
         for ident in sorted(tests - ran)
@@ -131,12 +129,15 @@ def not_run(
     ]
 
 
+def _passed_in(report: TestReport, files: Collection[str]) -> set[str]:
+    return {function_of(ident) for ident in report.passed if file_of(ident) in files}
+
+
 def test_in(module: ast.Module | None, ident: str) -> ast.AST | None:
     """Return the function or class of a module that a test id names, or the whole module for the id of a file."""
     found: ast.AST | None = module
     for name in without_suite(ident).partition("[")[0].split("::")[1:]:
-        inside = (node for node in getattr(found, "body", ()) if isinstance(node, Definition))
-        found = next((node for node in inside if node.name == name), None)
+        found = next((node for node in definitions_in(found) if node.name == name), None)
     return found
 
 

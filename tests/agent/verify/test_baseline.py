@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.verify import baseline as baseline_module
 from m3agent.agent.verify import baseline as baselines
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines, key_of
 from m3agent.sandbox.backends.factory import SandboxSpec
@@ -235,7 +234,7 @@ async def test_the_key_changes_with_all_that_may_change_the_result(
         differs(lambda: key_of(spec, "docker", sandbox, (600, 300)))
         sandbox.python = "3.99.0"
         differs(lambda: key_of(spec, "docker", sandbox, (600, 300)))
-        monkeypatch.setattr(baseline_module, "__version__", "0.0.0")
+        monkeypatch.setattr(baselines, "__version__", "0.0.0")
         differs(lambda: key_of(spec, "docker", sandbox, (600, 300)))
     async with memory_sandbox(memory_workspace(tmp_path / "2", {"a.py": "x"})) as other:
         differs(lambda: key_of(spec, "docker", other, (600, 300)))
