@@ -29,6 +29,8 @@ from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.serving.client.http import mask_key
 from m3agent.util.errors import EXIT_CODES, HANDED_OVER, M3AgentError, Status
 
+UNFINISHED = {"limit": Status.LIMIT, "proposed": Status.PROPOSED, "stalled": Status.STALLED}
+"""Statuses by the kind of an outcome with which the model was not done."""
 MOST_QUOTED = 300
 """Most characters of the model's own reason that a reason quotes."""
 
@@ -312,12 +314,8 @@ def judge(outcome: Outcome, evidence: Verification | None, *, may_answer: bool =
     """Return the status of a fix and its reason. A verified patch counts more than how the loop ended."""
     if evidence is not None and evidence.verdict == "verified":
         return Status.VERIFIED, evidence.reason
-    if outcome.kind == "limit":
-        return Status.LIMIT, outcome.reason
-    if outcome.kind == "proposed":
-        return Status.PROPOSED, outcome.reason
-    if outcome.kind == "stalled":
-        return Status.STALLED, outcome.reason
+    if outcome.kind != "done":
+        return UNFINISHED[outcome.kind], outcome.reason
     if evidence is None and may_answer and outcome.text.strip():
         return Status.ANSWERED, "the question is answered"
     if evidence is None:
