@@ -234,11 +234,6 @@ def test_polling_a_state_that_alternates_is_no_stall() -> None:
     assert first(feed(calls)) is None
 
 
-def test_a_living_process_and_trouble_of_the_machine() -> None:
-    assert first(feed([seen("wait", "still\nthere", running=True)] * 30)) is None
-    assert first(feed([seen("wait", "still\nthere", infrastructure=True)] * 30)) is None
-
-
 def test_a_command_that_gets_somewhere_each_time() -> None:
     assert first(feed(seen("git rebase --continue", "done\nnext", tree=str(n)) for n in range(20))) is None
 
@@ -332,11 +327,6 @@ def test_a_loop_speaks_once_a_turn() -> None:
         answer(detector)
         turns.append(actions(detector.see(seen(code, f"{code}\nend")) for code in "ab"))
     assert turns == [[None, None]] * 2 + [[None, "tell"], ["force", None], ["stop", None]]
-
-
-def test_processes_that_are_asked_in_turn() -> None:
-    calls = [seen(code, f"{code} is\nrunning", running=True) for code in "ab"]
-    assert first(feed(calls * 8)) is None
 
 
 def test_one_call_is_no_cycle() -> None:
