@@ -278,14 +278,17 @@ class Attempt:
         await verify()
         if self.is_verified or loop.limits.reached():
             return ""
+        feedback = self._feedback(patch, said, self.sandbox.workspace, most)
+        return "" if feedback is None else self._return_verdict(feedback, patch.tree, loop)
+
+    def _feedback(self, patch: Patch, said: str, workspace: Workspace, most: int) -> Feedback | None:
+        """Return what the model is told about the verdict; None if the change cannot be tested better."""
         assert self.evidence is not None
         if _is_untestable(self.evidence, said):
-            return ""
-        workspace = self.sandbox.workspace
+            return None
         rules = files_of_tests(workspace.store, workspace.base)
         only_tests = all(map(rules.is_test, patch.paths))
-        feedback = feedback_on(self.evidence, self.rounds + 1, most, only_tests=only_tests)
-        return "" if feedback is None else self._return_verdict(feedback, patch.tree, loop)
+        return feedback_on(self.evidence, self.rounds + 1, most, only_tests=only_tests)
 
     def _return_verdict(self, feedback: Feedback, tree: TreeId, loop: Loop) -> str:
         """Note that a verdict on this tree goes back to the model; return the message."""

@@ -20,6 +20,7 @@ from m3agent.agent.exit_codes import Failure, exit_code_of
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.loop.completion_gate import why_no_change, why_not_tested
 from m3agent.agent.loop.loop import Outcome
+from m3agent.agent.loop.turn_events import tokens_of
 from m3agent.agent.session import events
 from m3agent.agent.session.session import PATCH
 from m3agent.agent.verify.accuracy import known_accuracy
@@ -278,7 +279,8 @@ def _write(
     text, paths = (patch.text, list(patch.paths)) if patch else (b"", [])
     path = session.write_file(PATCH, text) if text else None
     session.write(
-        events.SessionFinished(
+        events.SessionFinished.of(
+            used,
             status=status,
             exit=exit_code,
             reason=reason,
@@ -288,16 +290,10 @@ def _write(
             pull_request=address,
             turns=turns,
             calls=calls,
-            prompt_tokens=used.prompt,
-            cached_tokens=used.cached,
-            completion_tokens=used.completion,
-            reasoning_tokens=used.reasoning,
-            cached_share=used.cached_share,
-            tokens_per_second=used.tokens_per_second,
-            price=used.price,
             seconds=round(attempt.limits.seconds, 3),
             commit=commit,
             uncommitted=uncommitted,
+            **tokens_of(used),
         )
     )
     change = None
