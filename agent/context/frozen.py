@@ -120,11 +120,11 @@ def _appended(packing: Packing, note: bytes, base: _Base, budget: int | None) ->
 
 def _news(packing: Packing, source: PackSource, old: bytes | None) -> tuple[bytes, PackedFile]:
     """Return the changes of a file since its old chunk, or the whole file if they are not much shorter."""
-    chunk, file = packing.chunk(source), source.packed
+    chunk = packing.chunk(source)
     changes = None if old is None else _changes(source.name, old, chunk)
     if changes is None or 2 * len(changes) >= len(chunk):
-        return chunk, file
-    return changes, PackedFile(file.path, packing.count(changes), file.bytes, "changes")
+        return chunk, source.packed
+    return changes, source.part(packing.count(changes), "changes")
 
 
 def _changes(name: bytes, old: bytes, new: bytes) -> bytes | None:

@@ -243,10 +243,10 @@ class CallHistory:
             self._enter(seen.tree)
             return None, None
         self._number += 1
-        changed = self._changes(seen, edited=done == "edit")
+        changed = seen.tree != self.tree if seen.tree and self.tree else done == "edit"
         new_state = changed and self._is_new(seen.tree, result)
         unread = self._unread(seen) if done == "read" else 0
-        error = _error(seen, text)
+        error = error_class(text) if bad and seen.failing is None else ""
         earlier = self._repeated(before, seen, result, new_state=new_state)
         # a short result such as "exit code: 0" is not new in itself, but it may be new for this command
         terse = "\n" not in text and not error
@@ -284,19 +284,13 @@ class CallHistory:
         # repeating a call after a change of the work tree is a check, and a call that leads to a new state is progress
         is_edit = failed(seen) or traits_of(seen.name).kind == "edit"
         may_check = seen.failing is not None or not is_edit
-        return () if may_check and (new_state or self.changed_since(before.number)) else before.times
+        changed = new_state or any(step.changed for step in self.steps if step.number > before.number)
+        return () if may_check and changed else before.times
 
     def _enter(self, tree: str) -> None:
         if tree:
             self.tree = tree
             self._trees.add(tree)
-
-    def _changes(self, seen: ObservedCall, *, edited: bool) -> bool:
-        return seen.tree != self.tree if seen.tree and self.tree else edited
-
-    def changed_since(self, number: int) -> bool:
-        """Return whether a call after the call `number` changed the work tree."""
-        return any(step.changed for step in self.steps if step.number > number)
 
     def _count(self, step: PastCall) -> None:
         if step.tree and step.changed:
@@ -328,7 +322,3 @@ class CallHistory:
 def _result(seen: ObservedCall, text: str) -> str:
     """Return what two calls with the same result share. The digest decides only where the middle of the text was left out."""
     return hashed(text + seen.digest if OMITTED.search(seen.content) else text)
-
-
-def _error(seen: ObservedCall, text: str) -> str:
-    return error_class(text) if failed(seen) and seen.failing is None else ""
