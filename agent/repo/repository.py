@@ -182,13 +182,16 @@ class Repository:
 
     def checkouts(self) -> Iterator[tuple[str, Repository]]:
         """Yield path and repository of each submodule that is checked out, and of those in them."""
-        for path in sorted(self.submodules()) if self.root is not None else ():
+        root = self.root
+        if root is None:
+            return
+        for path in sorted(self.submodules()):
             try:
-                inner = open_repository(self.root / path)
+                inner = open_repository(root / path)
             except M3AgentError:  # no folder, or one without a commit
                 continue
             # of an empty folder, git finds the repository around it; a link could lead anywhere
-            if inner.root is not None and inner.root.resolve() == self.root.resolve() / path:
+            if inner.root is not None and inner.root.resolve() == root.resolve() / path:
                 yield path, inner
                 yield from ((f"{path}/{below}", each) for below, each in inner.checkouts())
 
