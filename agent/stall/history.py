@@ -243,10 +243,10 @@ class CallHistory:
             self._enter(seen.tree)
             return None, None
         self._number += 1
-        changed = seen.tree != self.tree if seen.tree and self.tree else done == "edit"
+        changed = self._changes(seen, edited=done == "edit")
         new_state = changed and self._is_new(seen.tree, result)
         unread = self._unread(seen) if done == "read" else 0
-        error = error_class(text) if bad and seen.failing is None else ""
+        error = _error(seen, text)
         earlier = self._repeated(before, seen, result, new_state=new_state)
         # a short result such as "exit code: 0" is not new in itself, but it may be new for this command
         terse = "\n" not in text and not error
@@ -292,6 +292,9 @@ class CallHistory:
             self.tree = tree
             self._trees.add(tree)
 
+    def _changes(self, seen: ObservedCall, *, edited: bool) -> bool:
+        return seen.tree != self.tree if seen.tree and self.tree else edited
+
     def _count(self, step: PastCall) -> None:
         if step.tree and step.changed:
             self.returns = self.returns + 1 if step.tree in self._trees else 0
@@ -322,3 +325,7 @@ class CallHistory:
 def _result(seen: ObservedCall, text: str) -> str:
     """Return what two calls with the same result share. The digest decides only where the middle of the text was left out."""
     return hashed(text + seen.digest if OMITTED.search(seen.content) else text)
+
+
+def _error(seen: ObservedCall, text: str) -> str:
+    return error_class(text) if failed(seen) and seen.failing is None else ""
