@@ -39,8 +39,6 @@ class Cache:
     An unwritable folder or a damaged file only costs time. Files are replaced atomically, so several
     processes may share the folder; the entries of the last one remain.
 
-    Attributes:
-        exact: Whether the token counts are exact and additive.
     """
 
     def __init__(self, folder: str | None, variant: str) -> None:
@@ -105,6 +103,15 @@ class Cache:
                     os.unlink(f"{self._texts}/{entry}")
         except OSError:  # disk full or read-only, or another process removed the file: a cache may be lost
             return
+
+
+def keep_file(path: str, data: bytes) -> None:
+    """Write a file of a cache, and its folder. If that fails, a later run makes the content again."""
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        write_file(path, data)
+    except OSError:
+        return
 
 
 def folder_of_all(state: str) -> str:

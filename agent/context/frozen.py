@@ -8,14 +8,16 @@ so long that a new base is cheaper.
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Iterable
 from difflib import SequenceMatcher
 from hashlib import sha256
+from itertools import takewhile
 from typing import NamedTuple
 
+from m3agent.agent.context.cache import keep_file
 from m3agent.agent.context.packer import Packing, PackSource
 from m3agent.agent.context.types import Context, PackedFile
-from m3agent.util.private_file import read_file, write_file
+from m3agent.util.private_file import read_file
 
 REBASE = 20
 """A new base begins when the appendix exceeds one part in this many of the base.
@@ -72,11 +74,7 @@ def _keep(packing: Packing, path: str) -> None:
         files[source.name.decode()] = source.key.hex(), source.tokens, len(source.data), position, end
         position = end
     body = b"".join((json.dumps(files).encode(), b"\n", *chunks))
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        write_file(path, sha256(body).digest() + body)
-    except OSError:  # the next pack will create its own base
-        pass
+    keep_file(path, sha256(body).digest() + body)
 
 
 def _load(path: str) -> _Base | None:
@@ -122,11 +120,11 @@ def _appended(packing: Packing, note: bytes, base: _Base, budget: int | None) ->
 
 def _news(packing: Packing, source: PackSource, old: bytes | None) -> tuple[bytes, PackedFile]:
     """Return the changes of a file since its old chunk, or the whole file if they are not much shorter."""
-    chunk, file = packing.chunk(source), source.packed
+    chunk = packing.chunk(source)
     changes = None if old is None else _changes(source.name, old, chunk)
     if changes is None or 2 * len(changes) >= len(chunk):
-        return chunk, file
-    return changes, PackedFile(file.path, packing.count(changes), file.bytes, "changes")
+        return chunk, source.packed
+    return changes, source.part(packing.count(changes), "changes")
 
 
 def _changes(name: bytes, old: bytes, new: bytes) -> bytes | None:
@@ -142,14 +140,15 @@ def _changes(name: bytes, old: bytes, new: bytes) -> bytes | None:
     return None if hunks is None else b'<changes path="%b">\n%b</changes>\n' % (name, b"".join(hunks))
 
 
+def _in_common(old: Iterable[bytes], new: Iterable[bytes]) -> int:
+    """Return how many lines are equal at the beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+
+
 def _hunks(old: list[bytes], new: list[bytes]) -> list[bytes] | None:
     """Return the lines of a unified diff without its header; None if too many lines differ."""
-    start = 0
-    while start < min(len(old), len(new)) and old[start] == new[start]:
-        start += 1
-    end = 0
-    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
-        end += 1
+    start = _in_common(old, new)
+    end = _in_common(reversed(old[start:]), reversed(new[start:]))
     # Equal lines at both ends need no comparison; a few of them remain as context.
     skip, keep = max(0, start - _CONTEXT_LINES), max(0, end - _CONTEXT_LINES)
     old, new = old[skip : len(old) - keep], new[skip : len(new) - keep]

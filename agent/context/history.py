@@ -10,13 +10,13 @@ order is the same with any tokenizer.
 
 from __future__ import annotations
 
-import os
 import struct
 from math import exp, log, log1p
 
+from m3agent.agent.context.cache import keep_file
 from m3agent.agent.repo.git_spawn import GitProcess
 from m3agent.agent.repo.host_git import HostGit
-from m3agent.util.private_file import read_file, write_file
+from m3agent.util.private_file import read_file
 
 TAU = 100.0
 """Number of commits after which the weight of a change falls to 1/e.
@@ -43,7 +43,7 @@ class FileHistory:
     def __init__(self, head: str = "", count: int = 0, churn: dict[bytes, float] | None = None) -> None:
         self.head = head
         self.count = count
-        self.churn: dict[bytes, float] = {} if churn is None else churn
+        self.churn: dict[bytes, float] = churn or {}
 
     def advance(self, log: bytes) -> None:
         """Process the commits in git's output for `_LOG`, oldest first.
@@ -122,11 +122,7 @@ class HistoryReader:
             return FileHistory()
         history.advance(log)
         if self._path is not None and history.head == self._head:
-            try:
-                os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-                write_file(self._path, history.bytes())
-            except OSError:  # the next pack reads it again
-                pass
+            keep_file(self._path, history.bytes())
         return history
 
 

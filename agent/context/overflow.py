@@ -112,7 +112,7 @@ class _Shown:
         if not divided:
             return self.packing.chunk(source), source.packed
         chunk, tokens = self.parts[index]
-        return chunk, _part(source, tokens, "passages")
+        return chunk, source.part(tokens, "passages")
 
 
 def arrange(packing: Packing, budget: int) -> Context:
@@ -138,7 +138,7 @@ def arrange(packing: Packing, budget: int) -> Context:
     blocks = [(packing.chunk(source), source.packed) for source in first]
     whole = {index for index in chosen.tail if index not in chosen.excerpts}
     blocks += (
-        (shown.signatures[index][0], _part(rest[index], shown.signatures[index][1], "signatures"))
+        (shown.signatures[index][0], rest[index].part(shown.signatures[index][1], "signatures"))
         for index in chosen.outlined
         if index not in whole
     )
@@ -175,11 +175,6 @@ def _pinned(sources: list[PackSource], room: int) -> tuple[list[PackSource], int
             pinned.append(source)
             used += source.tokens
     return pinned, used
-
-
-def _part(source: PackSource, tokens: int, part: str) -> PackedFile:
-    """Return the context's description of a file of which a part is shown."""
-    return PackedFile(source.name.decode(), tokens, len(source.data), part)
 
 
 def _text(packing: Packing, source: PackSource) -> str:

@@ -28,7 +28,11 @@ def collect(checkout: Checkout, options: PackOptions) -> Packing:
     packing = Packing(options)
     if checkout.repository.root is None:
         if options.include or options.exclude:
-            raise _needs_tree()
+            from m3agent.util.errors import UsageError
+
+            raise UsageError(
+                "--include and --exclude need a work tree, and this repository is bare: give the folder of a clone."
+            )
         from m3agent.agent.context.files import read_commit
 
         for path, found in read_commit(checkout.repository, checkout.head):
@@ -82,11 +86,3 @@ def arranged(packing: Packing) -> Context:
             return context
     pieces = [piece for source in packing.sources for piece in packing.pieces(source)]
     return packing.context([*pieces, note], [source.packed for source in packing.sources], total)
-
-
-def _needs_tree() -> Exception:
-    from m3agent.util.errors import UsageError
-
-    return UsageError(
-        "--include and --exclude need a work tree, and this repository is bare: give the folder of a clone."
-    )

@@ -87,7 +87,11 @@ class PackSource:
     @property
     def packed(self) -> PackedFile:
         """The context's description of this file, shown whole."""
-        return PackedFile(self.name.decode(), self.tokens, len(self.data))
+        return self.part(self.tokens, "whole")
+
+    def part(self, tokens: int, part: str) -> PackedFile:
+        """Return the context's description of this file if this part of it is shown."""
+        return PackedFile(self.name.decode(), tokens, len(self.data), part)
 
 
 class Packing:

@@ -276,32 +276,26 @@ class Attempt:
         if unchanged or self.rounds >= most or patch.empty or self.request.answer == "only":
             return ""
         await verify()
-        if self.is_verified or loop.limits.reached():
+        if loop.limits.reached():
             return ""
+        feedback = self._feedback(patch, said, self.sandbox.workspace, most)
+        return "" if feedback is None else self._return_verdict(feedback, patch.tree, loop)
+
+    def _feedback(self, patch: Patch, said: str, workspace: Workspace, most: int) -> Feedback | None:
+        """Return what the model is told about the verdict; None if the change is verified, or cannot be tested better."""
         assert self.evidence is not None
-        if _is_untestable(self.evidence, said):
-            return ""
-        workspace = self.sandbox.workspace
+        if self.is_verified or _is_untestable(self.evidence, said):
+            return None
         rules = files_of_tests(workspace.store, workspace.base)
         only_tests = all(map(rules.is_test, patch.paths))
-        feedback = feedback_on(self.evidence, self.rounds + 1, most, only_tests=only_tests)
-        return "" if feedback is None else self._return_verdict(feedback, patch.tree, loop)
+        return feedback_on(self.evidence, self.rounds + 1, most, only_tests=only_tests)
 
     def _return_verdict(self, feedback: Feedback, tree: TreeId, loop: Loop) -> str:
         """Note that a verdict on this tree goes back to the model; return the message."""
         self.rounds += 1
         self.returned_tree = tree
         self.named_red |= dict.fromkeys(feedback.tests, tree)
-        self.session.write(
-            events.Feedback(
-                turn=loop.model.turn,
-                round=self.rounds,
-                kinds=list(feedback.kinds),
-                text=feedback.text,
-                tests=list(feedback.tests),
-                tree=tree,
-            )
-        )
+        self.session.write(events.Feedback.of(feedback, turn=loop.model.turn, round=self.rounds, tree=tree))
         return feedback.text
 
     @property

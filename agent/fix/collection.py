@@ -127,7 +127,7 @@ async def collect(sandbox: Sandbox) -> Collection:
 
 def collection_of(report: TestReport) -> Collection:
     """Return the result of a test run that only collected."""
-    errors = {path: error_line(report.errors.get(path, "")) for path in report.errored}
+    errors = _errors(report)
     if report.timed_out:
         return Collection(errors, f"it took more than {COLLECT_SECONDS:.0f} s")
     return Collection(errors, None if errors else report.obstacle or None)
@@ -135,13 +135,12 @@ def collection_of(report: TestReport) -> Collection:
 
 def not_importable(report: TestReport) -> Collection:
     """Return which files of Python a run of all tests could not import."""
-    return Collection(
-        {
-            path: error_line(report.errors.get(path, ""))
-            for path in report.errored
-            if path.endswith(".py")  # the id of a test has its name too
-        }
-    )
+    # the id of a test has its name too
+    return Collection({path: error for path, error in _errors(report).items() if path.endswith(".py")})
+
+
+def _errors(report: TestReport) -> dict[str, str]:
+    return {path: error_line(report.errors.get(path, "")) for path in report.errored}
 
 
 def _read(kept: Path, tree: str) -> Collection | None:

@@ -20,6 +20,7 @@ from m3agent.agent.exit_codes import Failure, exit_code_of
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.loop.completion_gate import why_no_change, why_not_tested
 from m3agent.agent.loop.loop import Outcome
+from m3agent.agent.loop.turn_events import tokens_of
 from m3agent.agent.session import events
 from m3agent.agent.session.session import PATCH
 from m3agent.agent.verify.accuracy import known_accuracy
@@ -29,6 +30,8 @@ from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.serving.client.http import mask_key
 from m3agent.util.errors import EXIT_CODES, HANDED_OVER, M3AgentError, Status
 
+UNFINISHED = {"limit": Status.LIMIT, "proposed": Status.PROPOSED, "stalled": Status.STALLED}
+"""Statuses by the kind of an outcome with which the model was not done."""
 MOST_QUOTED = 300
 """Most characters of the model's own reason that a reason quotes."""
 
@@ -276,7 +279,8 @@ def _write(
     text, paths = (patch.text, list(patch.paths)) if patch else (b"", [])
     path = session.write_file(PATCH, text) if text else None
     session.write(
-        events.SessionFinished(
+        events.SessionFinished.of(
+            used,
             status=status,
             exit=exit_code,
             reason=reason,
@@ -286,16 +290,10 @@ def _write(
             pull_request=address,
             turns=turns,
             calls=calls,
-            prompt_tokens=used.prompt,
-            cached_tokens=used.cached,
-            completion_tokens=used.completion,
-            reasoning_tokens=used.reasoning,
-            cached_share=used.cached_share,
-            tokens_per_second=used.tokens_per_second,
-            price=used.price,
             seconds=round(attempt.limits.seconds, 3),
             commit=commit,
             uncommitted=uncommitted,
+            **tokens_of(used),
         )
     )
     change = None
@@ -312,12 +310,8 @@ def judge(outcome: Outcome, evidence: Verification | None, *, may_answer: bool =
     """Return the status of a fix and its reason. A verified patch counts more than how the loop ended."""
     if evidence is not None and evidence.verdict == "verified":
         return Status.VERIFIED, evidence.reason
-    if outcome.kind == "limit":
-        return Status.LIMIT, outcome.reason
-    if outcome.kind == "proposed":
-        return Status.PROPOSED, outcome.reason
-    if outcome.kind == "stalled":
-        return Status.STALLED, outcome.reason
+    if outcome.kind != "done":
+        return UNFINISHED[outcome.kind], outcome.reason
     if evidence is None and may_answer and outcome.text.strip():
         return Status.ANSWERED, "the question is answered"
     if evidence is None:

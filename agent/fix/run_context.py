@@ -208,7 +208,8 @@ def chosen_budget(settings: Settings, window: int | None, prices: Prices | None,
     if settings.context_budget is None:
         return ContextBudget(room)
     if settings.context_budget < AUTO_BUDGET:
-        return ContextBudget(_lower(room, settings.context_budget))
+        wanted = settings.context_budget
+        return ContextBudget(wanted if room is None else min(room, wanted))
     if prices is None or not prices.prompt:
         why = (
             "the server's prices are not known" if prices is None else "the server takes no price for tokens"
@@ -240,10 +241,6 @@ def _affordable(settings: Settings, prices: Prices, issue: str) -> tuple[int, st
         f"${dollars:.2f} in {_TURNS} turns for it"
     )
     return max(_LEAST, tokens // 1000 * 1000), why
-
-
-def _lower(room: int | None, budget: int) -> int:
-    return budget if room is None else min(room, budget)
 
 
 def _limit(room: int | None) -> str:

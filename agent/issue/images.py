@@ -12,6 +12,12 @@ MAX_TOTAL_BYTES = 20 * 1024 * 1024
 """The most bytes of all images of an issue together. Every request carries them, a third larger as base64."""
 
 KINDS = "PNG, JPEG, GIF or WebP"
+_BEGINNINGS = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,9 @@ class IssueImage:
 
 def image_of(name: str, data: bytes) -> IssueImage | None:
     """Return the image in `data`, recognized by its first bytes; None if models accept no such format."""
-    media_type = _media_type(data)
+    is_webp = data.startswith(b"RIFF") and data[8:12] == b"WEBP"
+    known = (media_type for beginning, media_type in _BEGINNINGS.items() if data.startswith(beginning))
+    media_type = "image/webp" if is_webp else next(known, None)
     if media_type is None:
         return None
     return IssueImage(name, media_type, data, hashlib.sha256(data).hexdigest())
@@ -57,15 +65,3 @@ def fitting(images: Iterable[IssueImage], say: Callable[[str], None]) -> tuple[I
             f"images of {MAX_TOTAL_BYTES >> 20} MiB together are sent"
         )
     return tuple(kept.values())
-
-
-def _media_type(data: bytes) -> str | None:
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return "image/webp"
-    return None

@@ -88,7 +88,9 @@ class Window:
         if self.limit is None or self._tokens is None:
             return False
         used = self._tokens + tokens(messages[self._messages :])
-        return used > self.limit - self._step and self._is_worth_it(messages)
+        # a summary that removes little of the tail would be followed by the next one at once
+        is_worth_it = tokens(messages[FIRST:]) > self._step
+        return used > self.limit - self._step and is_worth_it
 
     def kept_steps(self, messages: Sequence[Message]) -> range:
         """Return the positions of the last steps, which a summary keeps. A step is an answer and all replies to it."""
@@ -100,10 +102,6 @@ class Window:
             if messages[position]["role"] == "assistant":
                 begin = position
         return range(begin, len(messages))
-
-    def _is_worth_it(self, messages: Sequence[Message]) -> bool:
-        """Return whether a summary would remove much of the tail; otherwise the next summary would follow at once."""
-        return tokens(messages[FIRST:]) > self._step
 
 
 def tokens(messages: Iterable[Message]) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from m3agent.agent.session import events
 from m3agent.agent.session.log_reader import Line
-from m3agent.agent.session.usage import cached_share, tokens_per_second
+from m3agent.agent.session.usage import Totals, cached_share, tokens_per_second
 from m3agent.serving.client.messages import AssistantMessage, ToolCall, Turn, Usage
 from m3agent.tools.base import ToolResult
 
@@ -34,8 +34,13 @@ def turn_finished(turn: int, answer: Turn, price: float | None) -> events.TurnFi
         cached_share=cached_share(usage),
         tokens_per_second=tokens_per_second(answer),
         price=price,
-        **{f"{kind}_tokens": getattr(usage, kind) for kind in KINDS},
+        **tokens_of(usage),
     )
+
+
+def tokens_of(usage: Usage | Totals) -> dict[str, int | None]:
+    """Return the numbers of tokens, as events name them."""
+    return {f"{kind}_tokens": getattr(usage, kind) for kind in KINDS}
 
 
 def answer_of(line: Line) -> Turn:

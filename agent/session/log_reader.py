@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -92,10 +92,8 @@ def read_ends(path: Path) -> tuple[Line, Line] | None:
     lines = tail.split(b"\n")
     if len(lines) < 3 or lines[-1]:  # without two line ends, the last line may be incomplete
         return None
-    try:
-        return _parsed(first.rstrip(b"\n"), path, 1), _parsed(lines[-2], path, 0)
-    except UsageError:
-        return None
+    ends = _all_parsed((first, lines[-2]), path)
+    return (ends[0], ends[1]) if ends else None
 
 
 def read_last(path: Path, kind: str) -> Line:
@@ -108,11 +106,8 @@ def read_last(path: Path, kind: str) -> Line:
     if at < 0:
         return {}
     end = raw.find(b"\n", at)
-    try:
-        found = _parsed(raw[raw.rfind(b"\n", 0, at) + 1 : end if end >= 0 else None], path, 0)
-    except UsageError:
-        return {}
-    return found if found.get("type") == kind else {}
+    found = _all_parsed([raw[raw.rfind(b"\n", 0, at) + 1 : end if end >= 0 else None]], path)
+    return next((line for line in found if line.get("type") == kind), {})
 
 
 def read_before(path: Path, kind: str, end: str) -> list[Line]:
@@ -123,6 +118,11 @@ def read_before(path: Path, kind: str, end: str) -> list[Line]:
     wanted, last = (f'"type":"{name}"'.encode() for name in (kind, end))
     with path.open("rb") as file:
         lines = [raw for raw in takewhile(lambda raw: last not in raw, file) if wanted in raw]
+    return _all_parsed(lines, path)
+
+
+def _all_parsed(lines: Iterable[bytes], path: Path) -> list[Line]:
+    """Return the events of these lines; none if one of them is damaged or of another version."""
     try:
         return [_parsed(raw, path, 0) for raw in lines]
     except UsageError:

@@ -132,7 +132,7 @@ class Conversation(Sequence[Message]):
 
         Raises EnvironmentFault: The file cannot be written; the message was not added.
         """
-        self._write(message)
+        self._file.append(as_line(message))
         self._messages.append(message)
 
     def summarise(self, text: str, kept: range) -> None:
@@ -146,7 +146,7 @@ class Conversation(Sequence[Message]):
         Raises EnvironmentFault: The file cannot be written; nothing has changed.
         """
         line = {"role": SUMMARY, "content": text, "kept": [kept.start, kept.stop]}
-        self._write(line)
+        self._file.append(as_line(line))
         self._messages = _summarised(self._messages, line)
         self._digest, self._digested = Digest(), 0
 
@@ -155,9 +155,6 @@ class Conversation(Sequence[Message]):
         self._digest.add(self._messages[self._digested :])
         self._digested = len(self._messages)
         return str(self._digest)
-
-    def _write(self, line: Message) -> None:
-        self._file.append(as_line(line))
 
     def close(self) -> None:
         """Close the file."""

@@ -126,13 +126,11 @@ class StallDetector:
 
     def see(self, call: ObservedCall) -> StallVerdict | None:
         """Take one finished call; return a verdict if the run is in a loop."""
-        if call.infrastructure:
-            return None
         step, replaced = self._history.add(call, self._turn)
         if replaced is not None:
             self._loops.pop(replaced, None)
         tested = self._tested(call, changed=step is not None and step.changed)
-        if step is None or call.running or self._turn < self.thresholds.first_turn:
+        if step is None or self._turn < self.thresholds.first_turn:
             return None
         return self._judge([*self._hits(step), *tested])
 
@@ -152,10 +150,10 @@ class StallDetector:
         if self._turn < limits.first_turn:
             return None
         hits: list[Hit] = []
-        if limits.cut_off and self._cut_off >= limits.cut_off:
+        if 0 < limits.cut_off <= self._cut_off:
             what = f"the answer was cut off at the length limit {self._cut_off} times in a row"
             hits.append(Hit("cut-off", self._cut_off, ("cut-off",), limits.patience, what))
-        if limits.empty and self._empty >= limits.empty:
+        if 0 < limits.empty <= self._empty:
             kind = "held only reasoning" if reasoning.strip() else "was empty"
             what = f"the answer {kind}, without a call or text, {self._empty} times in a row"
             hits.append(Hit("empty-answer", self._empty, ("empty-answer",), limits.patience, what))
@@ -180,18 +178,17 @@ class StallDetector:
         steps = list(history.steps)
         yield from self._same(step, steps)
         yield from self._cycle(steps)
-        if limits.returns and step.changed and history.returns >= limits.returns:
+        if step.changed and 0 < limits.returns <= history.returns:
             what = f"the work tree went back to an earlier state {history.returns} times, with nothing new between"
             yield Hit("returns", history.returns, (f"tree {step.tree}", "returns"), limits.patience, what)
         yield from self._same_error(step, steps)
         if history.opening:
             return
-        if limits.nothing_new and history.since_fresh >= limits.nothing_new:
+        if 0 < limits.nothing_new <= history.since_fresh:
             what = f"the last {history.since_fresh} calls showed nothing new"
             members = tuple(each.key for each in steps[-history.since_fresh :])
             yield Hit("nothing-new", history.since_fresh, members, limits.soft_patience, what)
-        again = step.read and not step.unread and history.rereads >= limits.rereads
-        if limits.rereads and again:
+        if step.read and not step.unread and 0 < limits.rereads <= history.rereads:
             what = f"{history.rereads} reads showed only unchanged lines that had been read before"
             members = tuple(each.key for each in steps if each.read and not each.unread)
             yield Hit("re-reading", history.rereads, members, limits.soft_patience, what)
@@ -205,9 +202,7 @@ class StallDetector:
             if before.key != step.key:
                 break
             row += before.number in step.times
-        if (limits.in_a_row and min(row, len(step.times)) >= limits.in_a_row) or (
-            limits.in_window and count >= limits.in_window
-        ):
+        if 0 < limits.in_a_row <= min(row, len(step.times)) or 0 < limits.in_window <= count:
             between = " in a row" if row == count else f" in the last {limits.window} calls"
             what = (
                 f"{step.name} was called {count} times{between} with the same arguments and the same result"
@@ -247,13 +242,13 @@ class StallDetector:
 
     def _same_error(self, step: PastCall, steps: list[PastCall]) -> Iterator[Hit]:
         limits = self.thresholds
-        if not limits.same_error or not step.error:
+        if not step.error:
             return
         like = [
             each for each in steps if each.error == step.error and each.number > step.number - limits.window
         ]
         turns = len({each.turn for each in like})
-        if turns >= limits.same_error:
+        if 0 < limits.same_error <= turns:
             first = step.error.split("\n", 1)[0][:200]
             what = f"{turns} of the last {limits.window} calls failed with the same error, whatever their arguments: {first}"
             members = (f"error {step.error}", *(each.key for each in like))
@@ -271,7 +266,7 @@ class StallDetector:
             self._unmoved += 1
         edited, self._edited = self._edited, False
         self._failing = call.failing
-        if not edited or not limits.unmoved or self._unmoved < limits.unmoved:
+        if not edited or not 0 < limits.unmoved <= self._unmoved:
             return ()
         what = f"after {self._unmoved} rounds of edits the same tests fail as before"
         key = f"failing {sorted(call.failing)}"

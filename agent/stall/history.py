@@ -32,10 +32,6 @@ class ObservedCall:
     """State of the work tree after the call; empty if unknown."""
     failing: frozenset[str] | None = None
     """Ids that failed or errored in a test run; None for calls that ran no tests."""
-    running: bool = False
-    """Whether a process is still running, so that a repeated call makes sense."""
-    infrastructure: bool = False
-    """Whether the sandbox or a server caused the result; the detector ignores such calls."""
 
 
 def as_seen(call: ToolCall, result: ToolResult, content: str, tree: str) -> ObservedCall:
@@ -270,7 +266,7 @@ class CallHistory:
             unread=unread,
             times=(*earlier, self._number)[-self._longest :],
         )
-        self._count(step, seen)
+        self._count(step)
         self._results.add(result)
         self._last[call] = step
         self.steps.append(step)
@@ -283,12 +279,13 @@ class CallHistory:
         self, before: PastCall | None, seen: ObservedCall, result: str, *, new_state: bool
     ) -> tuple[int, ...]:
         """Return the numbers of the equal calls that a call repeats; none if it is the first, progress, or a check."""
-        if before is None or before.result != result or seen.running:
+        if before is None or before.result != result:
             return ()
         # repeating a call after a change of the work tree is a check, and a call that leads to a new state is progress
         is_edit = failed(seen) or traits_of(seen.name).kind == "edit"
         may_check = seen.failing is not None or not is_edit
-        return () if may_check and (new_state or self.changed_since(before.number)) else before.times
+        changed = new_state or any(step.changed for step in self.steps if step.number > before.number)
+        return () if may_check and changed else before.times
 
     def _enter(self, tree: str) -> None:
         if tree:
@@ -298,20 +295,16 @@ class CallHistory:
     def _changes(self, seen: ObservedCall, *, edited: bool) -> bool:
         return seen.tree != self.tree if seen.tree and self.tree else edited
 
-    def changed_since(self, number: int) -> bool:
-        """Return whether a call after the call `number` changed the work tree."""
-        return any(step.changed for step in self.steps if step.number > number)
-
-    def _count(self, step: PastCall, seen: ObservedCall) -> None:
-        if seen.tree and step.changed:
-            self.returns = self.returns + 1 if seen.tree in self._trees else 0
-        self._enter(seen.tree)
-        self.since_fresh = 0 if step.fresh or seen.running else self.since_fresh + 1
+    def _count(self, step: PastCall) -> None:
+        if step.tree and step.changed:
+            self.returns = self.returns + 1 if step.tree in self._trees else 0
+        self._enter(step.tree)
+        self.since_fresh = 0 if step.fresh else self.since_fresh + 1
         if step.unread or step.changed:
             self.rereads = 0
         elif step.read and not step.failed:
             self.rereads += 1
-        reading = step.read or (bool(seen.tree) and not step.changed and not step.failed)
+        reading = step.read or (bool(step.tree) and not step.changed and not step.failed)
         self.opening = self.opening and reading and self._number <= self._opening
 
     def _unread(self, seen: ObservedCall) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -79,6 +79,20 @@ def _some(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
+def _object(**values: Any) -> dict[str, Any] | None:
+    """Return the values without None; None if no value is known."""
+    return _some(values) or None
+
+
+def _fields(read: Callable[[Line, str], Any], line: Line, *names: str) -> dict[str, Any]:
+    return {name: read(line, name) for name in names}
+
+
+def _text(line: Line, name: str) -> str | None:
+    """Return a text of a line; None if it is missing or empty."""
+    return log.text(line, name) or None
+
+
 def _time(line: Line) -> str | None:
     stamp = log.text(line, "ts")
     try:
@@ -90,7 +104,7 @@ def _time(line: Line) -> str | None:
 
 def _step(source: str, line: Line, message: str, extra: dict[str, Any]) -> dict[str, Any]:
     step = {"step_id": 0, "timestamp": _time(line), "source": source, "message": message}
-    return _some({**step, "extra": _some(extra) or None})
+    return _some({**step, "extra": _object(**extra)})
 
 
 def _first_steps(record: SessionRecord, kept: Sequence[Message] | None) -> list[dict[str, Any]]:
@@ -100,27 +114,21 @@ def _first_steps(record: SessionRecord, kept: Sequence[Message] | None) -> list[
     issue = mapping(record.started, "issue")
     extra = {
         "kind": "issue",
-        "issue": {key: log.text(issue, key) for key in ("title", "source", "digest")},
+        "issue": _fields(log.text, issue, "title", "source", "digest"),
         "images": [image for image in items(issue, "images") if isinstance(image, dict)] or None,
         "context": _context(record.last_prepared("context.packed")),
     }
     if kept:
-        # `to_atif` adds the second text at the end: it may have megabytes, and its files are clean already
-        system = text_in(kept[0].get("content"))
-        return [
-            _step("system", record.started, system, {"kind": "system", "text": "as sent"}),
-            _step("user", record.started, "", {**extra, "text": "as sent"}),
-        ]
-    known = system_text(record)
-    of_system = f"as m3agent {__version__} sends it" if known else "not in the log"
+        # `to_atif` adds the user's text at the end: it may have megabytes, and its files are clean already
+        system, user = text_in(kept[0].get("content")), ""
+        of_system = of_user = "as sent"
+    else:
+        system, user = system_text(record), issue_text(record)
+        of_system = f"as m3agent {__version__} sends it" if system else "not in the log"
+        of_user = "the issue only: the repository's text is not in the log"
     return [
-        _step("system", record.started, known, {"kind": "system", "text": of_system}),
-        _step(
-            "user",
-            record.started,
-            issue_text(record),
-            {**extra, "text": "the issue only: the repository's text is not in the log"},
-        ),
+        _step("system", record.started, system, {"kind": "system", "text": of_system}),
+        _step("user", record.started, user, {**extra, "text": of_user}),
     ]
 
 
@@ -154,12 +162,8 @@ def _turn_steps(record: SessionRecord, kept: Sequence[Message] | None) -> Iterab
         yield from _loose_steps(turn)
         before = (turn.sent if turn.sent is not None else before) + 1 + len(turn.asked)
         if said:
-            extra = {
-                "kind": line["type"],
-                "asked": log.whole(line, "asked"),
-                "round": log.whole(line, "round"),
-                "kinds": items(line, "kinds") or None,
-            }
+            counts = _fields(log.whole, line, "asked", "round")
+            extra = {"kind": line["type"], **counts, "kinds": items(line, "kinds") or None}
             yield _step("user", line, said, extra)
             before += 1
 
@@ -178,7 +182,7 @@ def _agent_step(turn: TurnRecord, told: bool, unlogged: int, read: dict[str, str
     passed = gates and not told
     extra: dict[str, Any] = {
         "turn": log.whole(turn.answer, "turn"),
-        "finish": log.text(turn.finished, "finish") or None,
+        "finish": _text(turn.finished, "finish"),
         "retries": [{"reason": log.text(retry, "reason")} for retry in retries] or None,
         "gate": {"missing": log.text(gates[-1], "missing"), "let_through": True} if passed else None,
         "messages_not_in_log": unlogged or None,
@@ -196,17 +200,12 @@ def _agent_step(turn: TurnRecord, told: bool, unlogged: int, read: dict[str, str
 
 
 def _tool_call(call: CallRecord) -> dict[str, Any]:
-    extra = {
-        "malformed_arguments": True if call.arguments is None else None,
-        "result": None if call.finished else "none: the call was cut off",
-    }
-    values = {
-        "tool_call_id": call.key,
-        "function_name": call.name,
-        "arguments": call.arguments or {},
-        "extra": _some(extra) or None,
-    }
-    return _some(values)
+    extra = _object(
+        malformed_arguments=True if call.arguments is None else None,
+        result=None if call.finished else "none: the call was cut off",
+    )
+    values = {"tool_call_id": call.key, "function_name": call.name, "arguments": call.arguments or {}}
+    return _some({**values, "extra": extra})
 
 
 def _result(call: CallRecord, read: dict[str, str]) -> dict[str, Any]:
@@ -214,11 +213,11 @@ def _result(call: CallRecord, read: dict[str, str]) -> dict[str, Any]:
     changes = [change for line in call.of_type("file.changed") for change in items(line, "changes")]
     extra = {
         "call": log.whole(finished, "call"),
-        "status": log.text(finished, "status") or None,
+        "status": _text(finished, "status"),
         "is_error": finished.get("is_error") is True,
         "exit_code": log.whole(finished, "exit_code"),
         "truncated": finished.get("truncated") is True,
-        "digest": log.text(finished, "digest") or None,
+        "digest": _text(finished, "digest"),
         "seconds": log.number(finished, "seconds"),
         "changes": changes or None,
         "tests": {key: len(items(runs[-1], key)) for key in OUTCOMES} if runs else None,
@@ -234,20 +233,16 @@ OUTCOMES = ("passed", "failed", "errored", "skipped")
 
 
 def _stall(stall: Line) -> dict[str, Any]:
-    named = {key: log.text(stall, key) for key in ("rule", "action")}
-    return _some({**named, "count": log.whole(stall, "count")})
+    return _some({**_fields(log.text, stall, "rule", "action"), "count": log.whole(stall, "count")})
 
 
 def _metrics(finished: Line) -> dict[str, Any] | None:
-    extra = {"reasoning_tokens": log.whole(finished, "reasoning_tokens")}
-    metrics = {
-        "prompt_tokens": log.whole(finished, "prompt_tokens"),
-        "completion_tokens": log.whole(finished, "completion_tokens"),
-        "cached_tokens": log.whole(finished, "cached_tokens"),
-        "cost_usd": log.number(finished, "price"),
-        "extra": _some({**extra, **{key: log.number(finished, key) for key in RATES}}) or None,
-    }
-    return _some(metrics) or None
+    reasoning = _fields(log.whole, finished, "reasoning_tokens")
+    return _object(
+        **_fields(log.whole, finished, "prompt_tokens", "completion_tokens", "cached_tokens"),
+        cost_usd=log.number(finished, "price"),
+        extra=_object(**reasoning, **_fields(log.number, finished, *RATES)),
+    )
 
 
 def _token_metrics(tokens: TurnTokens) -> dict[str, Any]:
@@ -261,20 +256,16 @@ def _token_metrics(tokens: TurnTokens) -> dict[str, Any]:
 def _final_metrics(record: SessionRecord, steps: int) -> dict[str, Any]:
     """Return the session's totals; without an end, the known sums over its turns."""
     finished = record.ended
-    extra: dict[str, Any] = {key: log.text(finished, key) or None for key in ("status", "reason")}
-    extra |= {"exit": log.whole(finished, "exit")}
-    extra |= {key: log.whole(finished, key) for key in COUNTS} | {
-        key: log.number(finished, key) for key in RATES
-    }
+    extra = _object(
+        **_fields(_text, finished, "status", "reason"),
+        **_fields(log.whole, finished, "exit", *COUNTS),
+        **_fields(log.number, finished, *RATES),
+    )
     totals = {
-        "total_prompt_tokens": _count(record.total("prompt_tokens")),
-        "total_completion_tokens": _count(record.total("completion_tokens")),
-        "total_cached_tokens": _count(record.total("cached_tokens")),
-        "total_cost_usd": record.total("price"),
-        "total_steps": steps,
-        "extra": _some(extra) or None,
+        f"total_{name}": _count(record.total(name))
+        for name in ("prompt_tokens", "completion_tokens", "cached_tokens")
     }
-    return _some(totals)
+    return _some({**totals, "total_cost_usd": record.total("price"), "total_steps": steps, "extra": extra})
 
 
 def _count(value: float | None) -> int | None:
@@ -284,20 +275,17 @@ def _count(value: float | None) -> int | None:
 def _agent(record: SessionRecord) -> dict[str, Any]:
     started, endpoint = record.started, record.last_prepared("endpoint.probed")
     same = started.get("m3agent") == __version__
-    server = {key: log.text(endpoint, key) or None for key in ("flavour", "version")}
-    extra = {
-        "server": _some({**server, "max_model_len": log.whole(endpoint, "max_model_len")}) or None,
-        "sandbox": log.text(mapping(started, "sandbox"), "backend") or None,
-        "image": log.text(record.last_prepared("environment.ready"), "image")
-        or log.text(mapping(started, "sandbox"), "image")
-        or None,
-    }
+    sandbox = mapping(started, "sandbox")
+    server = _object(
+        **_fields(_text, endpoint, "flavour", "version"), **_fields(log.whole, endpoint, "max_model_len")
+    )
+    image = _text(record.last_prepared("environment.ready"), "image") or _text(sandbox, "image")
     values = {
         "name": "m3agent",
-        "version": log.text(started, "m3agent") or "unknown",
-        "model_name": log.text(endpoint, "model") or None,
+        "version": _text(started, "m3agent") or "unknown",
+        "model_name": _text(endpoint, "model"),
         "tool_definitions": offered(record) if same else None,
-        "extra": _some(extra) or None,
+        "extra": _object(server=server, sandbox=_text(sandbox, "backend"), image=image),
     }
     return _some(values)
 
@@ -305,23 +293,18 @@ def _agent(record: SessionRecord) -> dict[str, Any]:
 def _extra(record: SessionRecord) -> dict[str, Any] | None:
     repository, verify, finished = mapping(record.started, "repository"), record.verdict, record.ended
     lists = (*(each.event for each in TEST_SETS), "undone")
-    evidence: dict[str, Any] = {key: log.text(verify, key) for key in ("verdict", "reason")}
-    evidence |= {key: items(verify, key) for key in lists if key in verify}
-    extra = {
-        "repository": _some(
-            {
-                "head": log.text(repository, "head") or None,
-                "branch": log.text(repository, "branch") or None,
-                "dirty": log.whole(repository, "dirty"),
-                "tree": log.text(record.started, "tree") or None,
-            }
-        )
-        or None,
-        "verification": {**evidence, "seconds": log.number(verify, "seconds")} if verify else None,
-        "patched_paths": items(finished, "paths") or None,
-        "notes": items(finished, "notes") or None,
-    }
-    return _some(extra) or None
+    evidence = _fields(log.text, verify, "verdict", "reason")
+    evidence |= _fields(items, verify, *(key for key in lists if key in verify))
+    return _object(
+        repository=_object(
+            **_fields(_text, repository, "head", "branch"),
+            dirty=log.whole(repository, "dirty"),
+            tree=_text(record.started, "tree"),
+        ),
+        verification={**evidence, "seconds": log.number(verify, "seconds")} if verify else None,
+        patched_paths=items(finished, "paths") or None,
+        notes=items(finished, "notes") or None,
+    )
 
 
 def _notes(record: SessionRecord, unproven: bool) -> str | None:

@@ -40,6 +40,11 @@ _TOP_EXAMPLE = frozenset({"ci", "hack", "release", "script", "scripts"})
 _TOP_DOC = frozenset(
     {"changelog", "changelogs", "changes", "man", "news", "newsfragments", "site", "website", "wiki"}
 )
+_FOLDERS = (
+    (FileKind.TEST, _TEST, _TOP_TEST),
+    (FileKind.EXAMPLE, _EXAMPLE, _TOP_EXAMPLE),
+    (FileKind.DOC, _DOC, _TOP_DOC),
+)
 
 _TEST_NAME = re.compile(
     r"conftest|tests?|specs?|[Tt]ests?[_.-].*|.*[_.-](?:[Tt]ests?|[Ss]pecs?|e2e)"
@@ -61,12 +66,9 @@ def _of_folders(folders: str) -> FileKind:
         if names[depth].startswith("."):
             return FileKind.CONFIG
         words = {names[depth], *_WORD.findall(names[depth])}
-        if words & _TEST or (depth == 0 and words & _TOP_TEST):
-            return FileKind.TEST
-        if words & _EXAMPLE or (depth == 0 and words & _TOP_EXAMPLE):
-            return FileKind.EXAMPLE
-        if words & _DOC or (depth == 0 and words & _TOP_DOC):
-            return FileKind.DOC
+        for kind, anywhere, at_top in _FOLDERS:
+            if words & anywhere or (depth == 0 and words & at_top):
+                return kind
     return FileKind.SOURCE
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from m3agent.agent.context.languages import is_code, is_prose
 from m3agent.agent.context.selection.imports import FOLDER_FILES, in_common
-from m3agent.agent.context.selection.terms import code, codes, words
+from m3agent.agent.context.selection.terms import code, tally_of, words
 
 LONGEST_ISSUE = 200_000
 """Only this many characters of an issue are read; the rest of a longer one is seldom prose."""
@@ -36,12 +36,7 @@ class Query:
 def read_issue(issue: str) -> Query:
     """Return the query for an issue; it is empty for an issue without words."""
     issue = issue[:LONGEST_ISSUE]
-    tally: dict[int, int] = {}
-    names: set[int] = set()
-    for word, number in words(issue).items():
-        names.add(code(word.strip("_").casefold()))
-        for term in codes(word):
-            tally[term] = tally.get(term, 0) + number
+    found = words(issue)
     files: dict[tuple[str, ...], None] = {}
     modules: dict[tuple[str, ...], None] = {}
     for mention in dict.fromkeys(_MENTION.findall(issue)):
@@ -53,8 +48,8 @@ def read_issue(issue: str) -> Query:
             if len(names_in) > 1:
                 modules[names_in] = None
     return Query(
-        {term: 1 + math.log(number) for term, number in tally.items()},
-        frozenset(names),
+        {term: 1 + math.log(number) for term, number in tally_of(found).items()},
+        frozenset(code(word.strip("_").casefold()) for word in found),
         tuple(files),
         tuple(modules),
     )

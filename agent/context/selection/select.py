@@ -378,7 +378,7 @@ def static_values(
 def issue_values(candidates: Sequence[Candidate], signs: Evidence, weights: Weights = DEFAULT) -> list[float]:
     """Return the value of each file for the issue: its relevance in relation to its size."""
     return [
-        value / _size(candidate, weights)
+        value / float(max(candidate.tokens, 1) ** weights.size)
         for candidate, value in zip(candidates, relevance(signs, weights), strict=True)
     ]
 
@@ -399,7 +399,3 @@ def relevance(signs: Evidence, weights: Weights) -> list[float]:
         best = sorted((own[other] for other in linked), reverse=True)[:3]
         values.append((value + weights.neighbours * sum(best) / 3) * weights.kinds[kind])
     return values
-
-
-def _size(candidate: Candidate, weights: Weights) -> float:
-    return float(max(candidate.tokens, 1) ** weights.size)

@@ -6,6 +6,7 @@ import sys
 from array import array
 from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 from typing import Self
 from zlib import crc32
 
@@ -199,16 +200,20 @@ def words(text: str) -> Counter[str]:
     return found
 
 
+def tally_of(found: Counter[str]) -> Counter[int]:
+    """Return the number of occurrences of each term, by its code, from those of the words."""
+    tally: Counter[int] = Counter()
+    for word, number in found.items():
+        for term in codes(word):
+            tally[term] += number
+    return tally
+
+
 def analyse(text: str) -> Terms:
     """Return the terms of a text. The time is linear in its length, whatever the content."""
-    tally: dict[int, int] = {}
-    length = 0
-    for word, number in words(text).items():
-        for term in codes(word):
-            tally[term] = tally.get(term, 0) + number
-            length += number
+    tally = tally_of(words(text))
     return Terms(
-        length,
+        tally.total(),
         array("I", tally),
         bytes([min(number, _MOST) for number in tally.values()]),
         array("I", sorted({code(name.strip("_").casefold()) for name in defined(text)})),
@@ -218,12 +223,8 @@ def analyse(text: str) -> Terms:
 
 def defined(text: str) -> list[str]:
     """Return the names that a text seems to define: functions, classes, types and constants, up to 2,000."""
-    found: list[str] = []
-    for match in _DEFINED.finditer(f"\n{text}"):
-        found.append(match[match.lastindex or 0])
-        if len(found) == _MAX_DEFINED:
-            break
-    return found
+    matches = islice(_DEFINED.finditer(f"\n{text}"), _MAX_DEFINED)
+    return [match[match.lastindex or 0] for match in matches]
 
 
 def definition_lines(text: str) -> list[tuple[int, int, str]]:

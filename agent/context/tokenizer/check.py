@@ -176,15 +176,8 @@ def _pattern(described: dict[str, Any]) -> str:
 
 def _doubts(described: dict[str, Any]) -> list[str]:
     """Return the parts of the description that the library may read differently from Hugging Face."""
-    doubts: list[str] = []
     model = described["model"]
-    if any(
-        model.get(name)
-        for name in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-    ):
-        doubts.append("its words have marks or substitutes")
-    if any(step.get("type") != "NFC" for step in _steps(described.get("normalizer"))):
-        doubts.append("it changes text before it counts")
+    marks = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     *splits, last = _steps(described["pre_tokenizer"])
     plain = (
         last.get("type") == "ByteLevel"
@@ -192,14 +185,18 @@ def _doubts(described: dict[str, Any]) -> list[str]:
         and last.get("use_regex") is False
     )
     whole = [(step.get("type"), step.get("behavior"), bool(step.get("invert"))) for step in splits]
-    if not plain or whole not in ([("Split", "Isolated", False)], [("Split", "Removed", True)]):
-        doubts.append("it splits text in more than one step")
-    pattern = _pattern(described)
-    if _DIFFER.search(pattern) or not _ESCAPES.issuperset(re.findall(r"\\(.)", pattern)):
-        doubts.append("it splits text by an expression that libraries interpret differently")
-    if missing := _reserved(described):
-        doubts.append(f"it reserves {missing!r}, which files may contain")
-    return doubts
+    is_one_step = plain and whole in ([("Split", "Isolated", False)], [("Split", "Removed", True)])
+    pattern, reserved = _pattern(described), _reserved(described)
+    differs = _DIFFER.search(pattern) or not _ESCAPES.issuperset(re.findall(r"\\(.)", pattern))
+    changes = any(step.get("type") != "NFC" for step in _steps(described.get("normalizer")))
+    doubts = {
+        "its words have marks or substitutes": any(map(model.get, marks)),
+        "it changes text before it counts": changes,
+        "it splits text in more than one step": not is_one_step,
+        "it splits text by an expression that libraries interpret differently": differs,
+        f"it reserves {reserved!r}, which files may contain": reserved,
+    }
+    return [doubt for doubt, applies in doubts.items() if applies]
 
 
 def _reserved(described: dict[str, Any]) -> str | None:

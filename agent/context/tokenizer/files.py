@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from hashlib import sha256
 
+from m3agent.agent.context.cache import keep_file
 from m3agent.agent.context.tokenizer.source import TokenizerSource, identity, read_tokenizer
 from m3agent.util.errors import UsageError
-from m3agent.util.private_file import read_file, write_file
+from m3agent.util.private_file import read_file
 
 _MAGIC = b"m3agent tokenizer 2\n"
 _DIGEST_BYTES = 32
@@ -73,11 +73,7 @@ def prepare(source: TokenizerSource) -> PreparedTokenizer:
         raise UsageError(
             f"The tokenizer {source.location} cannot be used: the program that reads it was killed."
         )
-    try:
-        os.makedirs(f"{source.cache}/tokenizers", mode=0o700, exist_ok=True)  # noqa: PTH103
-        write_file(kept, packed)
-    except OSError:  # it will be made again next time
-        pass
+    keep_file(kept, packed)
     return prepared
 
 

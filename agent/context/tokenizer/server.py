@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from hashlib import sha256
-from pathlib import Path
 
+from m3agent.agent.context.cache import keep_file
 from m3agent.agent.context.tokenizer.check import adds_up
 from m3agent.agent.context.tokenizer.source import TokenizerSource
 from m3agent.serving.client.http import host_of
 from m3agent.serving.client.tokenize import CONNECTIONS, TokenizeClient, page_urls
 from m3agent.serving.errors import EndpointRefused
 from m3agent.util.errors import UsageError
-from m3agent.util.private_file import read_file, write_file
+from m3agent.util.private_file import read_file
 
 # Enough words, scripts, numbers, white space and symbols to distinguish two tokenizers of the same model
 # family.
@@ -81,9 +80,7 @@ class ServerCounter:
         if known in (b"yes", b"no"):
             return known == b"yes"
         found = adds_up(self.count_many, shifts=1)
-        with suppress(OSError):  # otherwise it is tested again next time
-            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_file(kept, b"yes" if found else b"no")
+        keep_file(kept, b"yes" if found else b"no")
         return found
 
 

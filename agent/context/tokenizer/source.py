@@ -7,8 +7,8 @@ import stat
 from collections.abc import Mapping
 from hashlib import sha256
 
-from m3agent.agent.context.cache import folder_of_all
-from m3agent.util.private_file import read_file, write_file
+from m3agent.agent.context.cache import folder_of_all, keep_file
+from m3agent.util.private_file import read_file
 from m3agent.util.record import record
 
 TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
@@ -160,11 +160,7 @@ def _identity(given: str, cache: str) -> str:
         if facts == known_by:
             return name
     found = identity(read_tokenizer(path))
-    try:
-        os.makedirs(f"{cache}/tokenizers", mode=0o700, exist_ok=True)
-        write_file(memory, "\n".join([f"{found} {known_by}", *lines[: _REMEMBERED - 1]]).encode())
-    except OSError:  # it will be read again next time
-        pass
+    keep_file(memory, "\n".join([f"{found} {known_by}", *lines[: _REMEMBERED - 1]]).encode())
     return found
 
 

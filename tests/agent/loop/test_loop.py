@@ -109,26 +109,49 @@ async def test_the_gate_knows_what_changed_and_what_was_tested(tmp_path: Path) -
         assert (passed["missing"], passed["asked"]) == ("", 0)
 
 
-async def test_a_call_that_ran_begins_a_new_row_of_reminders(tmp_path: Path) -> None:
-    steps = says("Let me look."), READ, says("Now I'll fix it:"), FIX, says("Next, I'll run the tests."), TEST
-    async with core(tmp_path, *steps, says("Let me check again."), DONE) as it:
-        assert (await it.loop.run()).text == "It adds now."
-        gates = it.log("gate")
-        assert [(gate["cause"], gate["asked"]) for gate in gates] == [*[("announced", 0)] * 4, ("", 1)]
+UNKNOWN = calls(call("x", "no_such_tool"))
+REPRODUCES = calls(call("r", "code_exec", code="python /tmp/reproduce_test.py", language="bash"))
+BACK = calls(call("back", "file_edit", path="calc.py", old="a + b", new="a - b"))
+WORK = [READ, FIX, TEST]
+ANNOUNCED = [says("Let me look."), says("Now I'll fix it:"), says("Next, I'll run the tests.")]
 
 
-async def test_a_call_that_was_refused_is_no_work(tmp_path: Path) -> None:
-    unknown = calls(call("x", "no_such_tool"))
-    async with core(tmp_path, DONE, unknown, DONE, unknown, DONE) as it:
+@pytest.mark.parametrize(
+    ("answers", "gates"),
+    [
+        pytest.param(
+            [*itertools.chain(*zip(ANNOUNCED, WORK, strict=True)), says("Let me check again."), DONE],
+            [*[("announced", 0)] * 4, ("", 1)],
+            id="a call that ran begins a new row of reminders",
+        ),
+        pytest.param(
+            [DONE, UNKNOWN, DONE, UNKNOWN, DONE],
+            [("no_change", 0), ("no_change", 1), ("", 2)],
+            id="a call that was refused is no work",
+        ),
+        pytest.param(
+            [*[says(f"Let me look at line {number}.") for number in range(4)], FIX, TEST, DONE],
+            [*[("announced", number) for number in range(4)], ("", 0)],
+            id="a model that announces is told more often",
+        ),
+        pytest.param(
+            [FIX, REPRODUCES, DONE, TEST, DONE],
+            [("not_counted", 0), ("", 0)],
+            id="a program that only reproduces is no test run",
+        ),
+        pytest.param(
+            [FIX, BACK, TEST, DONE, NO_CHANGE],
+            [("no_change", 0), ("", 1)],
+            id="a change that is taken back is no change",
+        ),
+    ],
+)
+async def test_what_the_gate_asks_for(
+    tmp_path: Path, answers: list[Answer], gates: list[tuple[str, int]]
+) -> None:
+    async with core(tmp_path, *answers) as it:
         await it.loop.run()
-        assert [gate["asked"] for gate in it.log("gate")] == [0, 1, 2]
-
-
-async def test_a_model_that_announces_is_told_more_often(tmp_path: Path) -> None:
-    answers = [says(f"Let me look at line {number}.") for number in range(4)]
-    async with core(tmp_path, *answers, FIX, TEST, DONE) as it:
-        await it.loop.run()
-        assert [gate["asked"] for gate in it.log("gate")] == [0, 1, 2, 3, 0]
+        assert [(gate["cause"], gate["asked"]) for gate in it.log("gate")] == gates
 
 
 async def test_an_answer_without_text_and_calls_is_never_sent_back_empty(tmp_path: Path) -> None:
@@ -138,13 +161,6 @@ async def test_an_answer_without_text_and_calls_is_never_sent_back_empty(tmp_pat
         sent = [message for message in it.asked[-1].messages if message["role"] == "assistant"]
         assert [message["content"] for message in sent] == [NO_ANSWER] * 2
         assert [message["reasoning"] for message in sent] == ["hm"] * 2
-
-
-async def test_a_program_that_only_reproduces_is_no_test_run(tmp_path: Path) -> None:
-    reproduces = calls(call("r", "code_exec", code="python /tmp/reproduce_test.py", language="bash"))
-    async with core(tmp_path, FIX, reproduces, DONE, TEST, DONE) as it:
-        await it.loop.run()
-        assert [gate["cause"] for gate in it.log("gate")] == ["not_counted", ""]
 
 
 async def test_red_tests_are_named_once_for_each_change(tmp_path: Path) -> None:
@@ -162,13 +178,6 @@ async def test_red_tests_are_named_once_for_each_change(tmp_path: Path) -> None:
         it.loop.baseline = lambda: passed
         await it.loop.run()
         assert [gate["cause"] for gate in it.log("gate")] == ["red", "red", ""]
-
-
-async def test_a_change_that_is_taken_back_is_no_change(tmp_path: Path) -> None:
-    back = calls(call("back", "file_edit", path="calc.py", old="a + b", new="a - b"))
-    async with core(tmp_path, FIX, back, TEST, DONE, NO_CHANGE) as it:
-        await it.loop.run()
-        assert [gate["missing"][:30] for gate in it.log("gate")] == ["No file of the repository has ", ""]
 
 
 async def test_an_answer_cut_off_at_the_length_limit_is_not_the_end(tmp_path: Path) -> None:
@@ -502,25 +511,22 @@ async def test_a_request_that_is_too_long_is_made_shorter(tmp_path: Path) -> Non
         assert len(shorter.messages) < len(refused.messages)
 
 
-async def test_too_long_request_right_after_a_summary_is_an_error(tmp_path: Path) -> None:
-    async with core(tmp_path, FIX, *READS[:3], TOO_LONG, NOTES, TOO_LONG, files=LONG) as it:
+@pytest.mark.parametrize(
+    ("answers", "window", "summaries"),
+    [
+        ([FIX, *READS[:3], TOO_LONG, NOTES, TOO_LONG], None, 1),
+        ([FIX, *READS[:3], at(14_400, READS[3]), NOTES, TOO_LONG], WINDOW, 1),
+        ([TOO_LONG], None, 0),
+    ],
+    ids=["after a summary", "after a due summary", "first"],
+)
+async def test_a_request_that_cannot_be_made_shorter_is_an_error(
+    tmp_path: Path, answers: list[Answer], window: int | None, summaries: int
+) -> None:
+    async with core(tmp_path, *answers, files=LONG, window=window) as it:
         with pytest.raises(ContextTooLong):
             await it.loop.run()
-        assert len(it.log("context.summarised")) == 1
-
-
-async def test_too_long_request_right_after_a_due_summary_is_an_error(tmp_path: Path) -> None:
-    answers: list[Answer] = [FIX, *READS[:3], at(14_400, READS[3]), NOTES, TOO_LONG]
-    async with core(tmp_path, *answers, files=LONG, window=WINDOW) as it:
-        with pytest.raises(ContextTooLong):
-            await it.loop.run()
-
-
-async def test_a_first_request_that_is_too_long_is_an_error(tmp_path: Path) -> None:
-    async with core(tmp_path, TOO_LONG) as it:
-        with pytest.raises(ContextTooLong):
-            await it.loop.run()
-        assert it.log("context.summarised") == []
+        assert len(it.log("context.summarised")) == summaries
 
 
 # -- a resumed session -------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,14 +141,6 @@ def test_the_same_error_whatever_the_arguments() -> None:
     assert first(feed(differing)) is None
 
 
-def test_assertions_that_fail_are_not_one_error() -> None:
-    calls = [
-        seen(f"try {n}", f"exit code: 1\nstderr:\nAssertionError\nseen {'abcdefgh'[n]}", exit_code=1)
-        for n in range(8)
-    ]
-    assert first(feed(calls)) is None
-
-
 def test_nothing_new() -> None:
     some = [news(number) for number in range(5)]
     order = [0, 2, 4, 1, 3, 4, 0, 2]
@@ -192,15 +184,6 @@ def test_failures_that_no_edit_moves() -> None:
     assert first(feed(rounds([["t", "u"], ["t", "u"], ["t", "u"], ["t"], ["t"], ["t"], ["t"]]))) is None
 
 
-def test_tests_that_pass_after_each_edit_are_a_check() -> None:
-    calls = []
-    for number in range(10):
-        tree = str(number)
-        calls.append(edit("a", f"try {number}", f"try {number + 1}", tree=tree))
-        calls.append(seen("pytest", "exit code: 0\nstdout:\n5 passed in 0.1s", tree=tree))
-    assert first(feed(calls)) is None
-
-
 @pytest.mark.parametrize(
     ("rule", "limit", "given"),
     [
@@ -229,30 +212,43 @@ def test_polling_what_changes(times: int) -> None:
     assert first(feed(calls)) is None
 
 
-def test_polling_a_state_that_alternates_is_no_stall() -> None:
-    calls = [seen("state", f"exit code: 0\nstdout:\n{'up' if n % 2 else 'down'}\nend") for n in range(7)]
+def after_edits(times: int, call: Callable[[int], ObservedCall]) -> list[ObservedCall]:
+    """Return edits, each followed by a call that knows its number."""
+    numbers = range(times)
+    return [each for n in numbers for each in (edit("a", f"try {n}", f"try {n + 1}", tree=str(n)), call(n))]
+
+
+NEVER = {
+    "assertions that fail are not one error": [
+        seen(f"try {n}", f"exit code: 1\nstderr:\nAssertionError\nseen {'abcdefgh'[n]}", exit_code=1)
+        for n in range(8)
+    ],
+    "tests that pass after each edit are a check": after_edits(
+        10, lambda n: seen("pytest", "exit code: 0\nstdout:\n5 passed in 0.1s", tree=str(n))
+    ),
+    "polling a state that alternates": [
+        seen("state", f"exit code: 0\nstdout:\n{'up' if n % 2 else 'down'}\nend") for n in range(7)
+    ],
+    "a command that gets somewhere each time": [
+        seen("git rebase --continue", "done\nnext", tree=str(n)) for n in range(20)
+    ],
+    "moving files in git": [seen(f"git mv a{n} b{n}", tree=str(n)) for n in range(30)],
+    "moving files": [seen(f"mv a{n} b{n}") for n in range(30)],
+    "searches for new words": [seen(f"grep -r word{n} .", "exit code: 1", exit_code=1) for n in range(30)],
+    "paging through a file": [read("a", 1 + 40 * n, 60 + 40 * n) for n in range(30)],
+    "reading again what has changed": after_edits(12, lambda n: read("a", 1, 9, text=f"v{n}")),
+    "reading the same after each change": after_edits(12, lambda n: read("b", 1 + n % 5, 60)),
+}
+
+
+@pytest.mark.parametrize("calls", NEVER.values(), ids=NEVER)
+def test_what_is_never_a_loop(calls: list[ObservedCall]) -> None:
     assert first(feed(calls)) is None
-
-
-def test_a_living_process_and_trouble_of_the_machine() -> None:
-    assert first(feed([seen("wait", "still\nthere", running=True)] * 30)) is None
-    assert first(feed([seen("wait", "still\nthere", infrastructure=True)] * 30)) is None
-
-
-def test_a_command_that_gets_somewhere_each_time() -> None:
-    assert first(feed(seen("git rebase --continue", "done\nnext", tree=str(n)) for n in range(20))) is None
 
 
 def test_a_hard_bug_is_given_time() -> None:
     """The same test fails after each of many edits: the model gets notes, but more time than for plain repetition."""
-    calls = [
-        call
-        for n in range(12)
-        for call in (
-            edit("a", str(n), str(n + 1), tree=str(n)),
-            seen("pytest", "F\nassert", exit_code=1, tree=str(n)),
-        )
-    ]
+    calls = after_edits(12, lambda n: seen("pytest", "F\nassert", exit_code=1, tree=str(n)))
     assert [(at // 2, action) for at, action in enumerate(actions(feed(calls)), start=1) if action] == [
         (4, "tell"),
         (7, "force"),
@@ -264,20 +260,6 @@ def test_a_hard_bug_is_given_time() -> None:
         (8, "force"),
         (11, "stop"),
     ]
-
-
-def test_moving_files() -> None:
-    assert first(feed(seen(f"git mv a{n} b{n}", tree=str(n)) for n in range(30))) is None
-    assert first(feed(seen(f"mv a{n} b{n}") for n in range(30))) is None
-
-
-def test_searches_for_new_words_are_no_stall() -> None:
-    calls = [seen(f"grep -r word{n} .", "exit code: 1", exit_code=1) for n in range(30)]
-    assert first(feed(calls)) is None
-
-
-def test_paging_through_a_file() -> None:
-    assert first(feed(read("a", 1 + 40 * n, 60 + 40 * n) for n in range(30))) is None
 
 
 def test_a_file_about_errors_is_no_failed_read() -> None:
@@ -294,16 +276,6 @@ def test_much_reading_at_the_beginning() -> None:
     again = [read("a", 1 + n, 50 + n) for n in range(14)]
     assert first(feed([wide, *again])) is None
     assert first(feed([edit("b", "x", "y"), wide, *again])) == (8, "re-reading")
-
-
-def test_reading_again_what_has_changed() -> None:
-    calls = []
-    for number in range(12):
-        calls += [
-            edit("a", f"v{number}", f"v{number + 1}", tree=str(number)),
-            read("a", 1, 9, text=f"v{number}"),
-        ]
-    assert first(feed(calls)) is None
 
 
 @given(st.sampled_from(["failed", "errors", "tests left", "warnings"]))
@@ -334,23 +306,9 @@ def test_a_loop_speaks_once_a_turn() -> None:
     assert turns == [[None, None]] * 2 + [[None, "tell"], ["force", None], ["stop", None]]
 
 
-def test_processes_that_are_asked_in_turn() -> None:
-    calls = [seen(code, f"{code} is\nrunning", running=True) for code in "ab"]
-    assert first(feed(calls * 8)) is None
-
-
 def test_one_call_is_no_cycle() -> None:
     limits = Thresholds(in_a_row=0, in_window=0, nothing_new=0)
     assert first(feed([seen("a", "b\nc")] * 12, StallDetector(limits))) is None
-
-
-def test_reading_the_same_after_each_change() -> None:
-    calls = [
-        call
-        for n in range(12)
-        for call in (edit("b", str(n), str(n + 1), tree=str(n)), read("a", 1 + n % 5, 60))
-    ]
-    assert first(feed(calls)) is None
 
 
 def test_the_opening_may_go_back_to_what_it_read() -> None:
