@@ -158,8 +158,7 @@ def read_named(files: Files) -> set[str]:
 def read_nox(files: Files, found: ScanResult) -> None:
     """Add the requirements that the test sessions of noxfile.py install by name."""
     for words in nox_calls(files, "install"):
-        for word in filter(name_of, plain_words(words, OPTIONS_WITH_VALUE)):
-            found.require(word, NOX)
+        found.require_all(filter(name_of, plain_words(words, OPTIONS_WITH_VALUE)), NOX)
 
 
 def read_installs(files: Files, found: ScanResult) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from packaging.utils import canonicalize_name
@@ -25,29 +26,23 @@ def read_pyproject(files: Files, found: ScanResult) -> None:
     _name_project(project, mapping(tool, "poetry"), found)
     if isinstance(project.get("requires-python"), str):
         found.accept_python(project["requires-python"])
-    for line in texts_at(whole, "project.dependencies", "tool.uv.dev-dependencies"):
-        found.require(line, PYPROJECT)
+    found.require_all(texts_at(whole, "project.dependencies", "tool.uv.dev-dependencies"), PYPROJECT)
     _extras(mapping(project, "optional-dependencies"), found)
     for hook in mapping(tool, "hatch", "metadata", "hooks").values():
-        for line in texts_at(hook, "dependencies"):
-            found.require(OWN_VERSION.sub("", line), PYPROJECT)
+        found.require_all(_without_own_version(texts_at(hook, "dependencies")), PYPROJECT)
         extras = mapping(hook, "optional-dependencies").items()
-        _extras(
-            {name: [OWN_VERSION.sub("", line) for line in strings(lines)] for name, lines in extras}, found
-        )
+        _extras({name: _without_own_version(strings(lines)) for name, lines in extras}, found)
     _dynamic(files, project, mapping(tool, "setuptools", "dynamic"), found)
     groups = mapping(whole, "dependency-groups")
     for name in groups:
         if found.wants(name, strings(groups[name])):
             _group(groups, name, found, set())
     for name, lines in mapping(tool, "pdm", "dev-dependencies").items():
-        for line in strings(lines) if found.wants(name) else []:
-            if not line.startswith("-e "):
-                found.require(line, PYPROJECT)
+        if found.wants(name):
+            found.require_all((line for line in strings(lines) if not line.startswith("-e ")), PYPROJECT)
     for name, environment in mapping(tool, "hatch", "envs").items():
         if found.wants(name) or name in HATCH_ENVIRONMENTS:
-            for line in texts_at(environment, "dependencies", "extra-dependencies"):
-                found.require(line, PYPROJECT)
+            found.require_all(texts_at(environment, "dependencies", "extra-dependencies"), PYPROJECT)
     read_poetry(mapping(tool, "poetry"), found)
 
 
@@ -71,9 +66,14 @@ def _name_project(project: dict[str, Any], poetry: dict[str, Any], found: ScanRe
 
 def _extras(extras: dict[str, Any], found: ScanResult) -> None:
     """Add the extras for tests and development."""
-    for name, lines in extras.items():
-        for line in strings(lines) if found.wants(name, strings(lines)) else ():
-            found.require(line, PYPROJECT)
+    for name, value in extras.items():
+        lines = strings(value)
+        if found.wants(name, lines):
+            found.require_all(lines, PYPROJECT)
+
+
+def _without_own_version(lines: Iterable[str]) -> list[str]:
+    return [OWN_VERSION.sub("", line) for line in lines]
 
 
 def _group(groups: dict[str, Any], name: str, found: ScanResult, seen: set[str]) -> None:

@@ -63,8 +63,7 @@ def read_setup_py(files: Files, found: ScanResult) -> None:
             lists = [v for n, v in mapping(value).items() if found.wants(n.split(":")[0])]
         for one in lists:
             text = one if isinstance(one, str) else "\n".join(strings(one))
-            for line in filter(None, map(str.strip, text.splitlines())):
-                found.require(line, PY)
+            found.require_all(filter(None, map(str.strip, text.splitlines())), PY)
 
 
 def _name_project(values: dict[str, Any], found: ScanResult) -> None:

@@ -105,6 +105,11 @@ class ScanResult:
         if not self._is_pinned_elsewhere(requirement, name, source):
             self.requirements.setdefault(str(requirement) + options, source)
 
+    def require_all(self, lines: Iterable[str], source: str) -> None:
+        """Add the requirements of several lines."""
+        for line in lines:
+            self.require(line, source)
+
     def _is_pinned_elsewhere(self, requirement: Requirement, name: str, source: str) -> bool:
         """Return whether an earlier file pins another version; a tool writes such files for each version of Python."""
         bounds = [str(bound) for bound in requirement.specifier]

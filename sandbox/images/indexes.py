@@ -22,12 +22,13 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
+from m3agent.sandbox.declared.types import values_at
 from m3agent.sandbox.images.installers import default_index_hosts
 from m3agent.sandbox.network.allow_list import DEFAULT_PORTS, EVERY_HOST, AllowedHost, split_authority
 from m3agent.sandbox.network.network import VARIABLES
 from m3agent.sandbox.network.proxy import PORT
 from m3agent.sandbox.network.upstream import PROXY_VARIABLES
-from m3agent.util.json_value import mapping, strings
+from m3agent.util.json_value import json_object, mapping, mappings, strings
 
 CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 TOLD_CERTIFICATES = (
@@ -342,19 +343,13 @@ def _composer(found: Registries, env: Mapping[str, str], home: Path, take: Take)
     own = env.get("COMPOSER_HOME")
     folders = [Path(own)] if own else [home / ".config/composer", home / ".composer"]
     for folder in folders:
-        try:
-            config = json.loads(_text(folder / "config.json") or "{}")
-        except (ValueError, RecursionError):
-            continue
-        repositories = config.get("repositories") if isinstance(config, dict) else None
-        entries = list(repositories.values() if isinstance(repositories, dict) else repositories or ())
+        config = json_object(_text(folder / "config.json"))
         # only these two keys, because others may hold passwords
         chosen = [
             {"type": entry["type"], "url": entry["url"]}
-            for entry in entries
-            if isinstance(entry, dict) and isinstance(entry.get("url"), str) and "type" in entry
+            for entry in mappings([*values_at(config, "repositories.*")])
+            if isinstance(entry.get("url"), str) and "type" in entry and take(entry["url"])
         ]
-        chosen = [entry for entry in chosen if take(entry["url"])]
         if chosen:
             found.files[".config/composer/config.json"] = json.dumps({"repositories": chosen})
             return

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from m3agent.tools.runners.base import Command, Job, Preparation, Suite, Tree, Unit, is_skipped, own_folders
 from m3agent.tools.runners.file_runner import FileRunner, no_lock_file, reporter
+from m3agent.util.json_value import mapping
 
 PHP_FOLDERS = frozenset({"test", "tests", "Test", "Tests"})
 CONFIGURATIONS = ("phpunit.xml", "phpunit.xml.dist", "phpunit.dist.xml")
@@ -57,13 +58,8 @@ class Phpunit(FileRunner):
         if manifest not in tree.paths:
             return Preparation(system_packages=system)
         required = tree.json(manifest)
-        names = {
-            name
-            for key in ("require", "require-dev")
-            for name in (required.get(key) if isinstance(required.get(key), dict) else None) or {}
-            if "/" in name
-        }
-        if not names:
+        names = {**mapping(required, "require"), **mapping(required, "require-dev")}
+        if not any("/" in name for name in names):
             return Preparation(system_packages=system)
         command = ("composer", "install", "--no-scripts", "--no-plugins", "--no-interaction", "--prefer-dist")
         return Preparation(

@@ -12,6 +12,7 @@ from m3agent.sandbox.images.indexes import Indexes, find_indexes
 from tests.agent.repositories import write_files
 
 KEY = "hidden-key"
+PHP = {"type": "composer", "url": "https://php.test"}
 
 
 def found(home: Path, files: dict[str, str | bytes], env: dict[str, str] | None = None) -> Indexes:
@@ -147,3 +148,12 @@ def test_a_broken_configuration_is_left_to_its_own_tool(tmp_path: Path) -> None:
         ).registries.files
         == {}
     )
+
+
+@pytest.mark.parametrize("repositories, kept", [({"own": PHP}, [PHP]), ([PHP], [PHP]), (5, []), ("php", [])])
+def test_composers_repositories_may_have_any_form(
+    repositories: object, kept: list[object], tmp_path: Path
+) -> None:
+    indexes = found(tmp_path, {".config/composer/config.json": json.dumps({"repositories": repositories})})
+    files = map(json.loads, indexes.registries.files.values())
+    assert [entry for file in files for entry in file["repositories"]] == kept

@@ -193,9 +193,9 @@ def restored_manifest(base_text: str, patched_text: str) -> str:
         **{key: value for key, value in patched.items() if key not in RESTORED or key in base},
         **settings,
     }
-    developed = _names(base.get("devDependencies"))
+    developed = mapping(base, "devDependencies")
     for kind in _DEPENDENCIES:
-        before, after = _names(base.get(kind)), restored.get(kind)
+        before, after = mapping(base, kind), restored.get(kind)
         if isinstance(after, dict):
             restored[kind] = {
                 name: wanted for name, wanted in after.items() if name in before or name not in developed
@@ -213,10 +213,6 @@ def _object(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _names(given: object) -> set[str]:
-    return set(given) if isinstance(given, dict) else set()
 
 
 def set_up_files(tree: Tree) -> set[str]:
