@@ -59,6 +59,16 @@ GROW = 20
 SHRINK = 3
 MOST_TEXT = 4000
 BAD = ("failed", "error")
+# Options of pytest-randomly, pytest-random-order and pytest-rerunfailures, by their names in pytest's
+# configuration. With these values, tests run in the order of their files, so that runs of two trees can be compared.
+STEADY = {
+    "randomly_reorganize": False,
+    "random_order_enabled": False,
+    "random_order_bucket": "default:module",
+    "random_order_seed": "default:0",
+    "reruns_delay": 0,  # a pause counts as time of the test
+}
+SEED = "--randomly-seed"
 
 
 class OverTime(BaseException):
@@ -163,6 +173,7 @@ class PytestPlugin:
 
         first = pytest.hookimpl(tryfirst=True)
         around = pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        first(PytestPlugin.pytest_configure)
         first(PytestPlugin.pytest_runtestloop)
         around(PytestPlugin.pytest_runtest_protocol)
         around(PytestPlugin.pytest_runtest_makereport)
@@ -176,6 +187,15 @@ class PytestPlugin:
         self.logged: tuple[str, Any] = ("passed", None)  # from reports, with the report of a failure
         self.left = 0.0
         self.started = False  # whether pytest accepted its settings
+
+    def pytest_configure(self, config: Any) -> None:
+        """Make the order and the random numbers of tests the same in each run; a seed of the repository's own stays."""
+        given = vars(config.option)
+        given.update((name, value) for name, value in STEADY.items() if name in given)
+        own = [*config.getini("addopts"), *os.environ.get("PYTEST_ADDOPTS", "").split()]
+        seeded = any(str(word).startswith(SEED) for word in own)
+        if "randomly_seed" in given and (given["randomly_seed"] in ("default", "last") or not seeded):
+            given["randomly_seed"] = 0
 
     def pytest_sessionstart(self, session: object) -> None:
         self.started = True
