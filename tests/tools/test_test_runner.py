@@ -355,6 +355,15 @@ async def test_a_plugin_that_shuffles_makes_no_two_runs_different(
     assert f"AssertionError: {seed}\n" in result.content
 
 
+async def test_a_collection_reports_what_skips_itself(bench: Bench) -> None:
+    await bench.put(
+        {"test_a.py": "import pytest\npytest.importorskip('no_such_module')\ndef test_a(): pass\n"}
+    )
+    report = await run_in_sandbox(bench.sandbox, framework="collect")
+    assert report.skipped == ("test_a.py",)
+    assert "No module named 'no_such_module'" in report.errors["test_a.py"]
+
+
 async def test_a_conftest_that_cannot_be_imported(bench: Bench) -> None:
     await bench.put({"conftest.py": "import no_such_module\n", "test_a.py": "def test_one(): pass\n"})
     result = await bench.call("test_runner", test_file=".")
