@@ -36,6 +36,10 @@ def read_pyproject(files: Files, found: ScanResult) -> None:
             {name: [OWN_VERSION.sub("", line) for line in strings(lines)] for name, lines in extras}, found
         )
     _dynamic(files, project, mapping(tool, "setuptools", "dynamic"), found)
+    for line in texts_at(tool, "uv.constraint-dependencies"):
+        found.constrain(line, PYPROJECT)
+    for line in texts_at(tool, "uv.override-dependencies"):
+        found.override(line, PYPROJECT)
     groups = mapping(whole, "dependency-groups")
     for name in groups:
         if found.wants(name, strings(groups[name])):
