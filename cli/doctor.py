@@ -187,7 +187,9 @@ async def _imported(check: Check, settings: Settings, repository: Repository) ->
     except (SandboxError, M3AgentError):
         return check  # the checks of sandboxes report it
     if found is None:
-        return check
+        return replace(
+            check, detail=f"{check.detail}; whether all can be imported takes too long to wait for"
+        )
     lines, advice = found.sentences(), found.advice(settings.sandbox or "docker")
     ok = check.ok if not lines else None if found.errors else False
     told = "; ".join([*lines, *found.skips()])
