@@ -12,6 +12,7 @@ TOX = """
 setenv =
     REGION = us-east-1
     PLACE = {toxinidir}/x
+    LC_ALL = en_US.UTF-8
     py310: OLD = 1
 """
 PYPROJECT = """
@@ -30,6 +31,8 @@ env:
   REGION: "us-east-1"  # any
 
   FORCE_COLOR: 1
+  OTHER: yes
+  SERVICE: http://localhost:5432
   KEY: ${{ secrets.KEY }}
 jobs:
   one:
@@ -44,19 +47,26 @@ jobs:
 
 
 @pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("tox.ini", TOX),
-        ("pyproject.toml", PYPROJECT),
-        ("pyproject.toml", HATCH),
-        (".github/workflows/tests.yml", WORKFLOW),
-    ],
+    ("path", "text"), [("tox.ini", TOX), ("pyproject.toml", PYPROJECT), ("pyproject.toml", HATCH)]
 )
 def test_literal_variables_of_test_runs_count(path: str, text: str) -> None:
     assert read_variables(files_of({path: text})) == {"REGION": "us-east-1"}
 
 
-def test_tox_comes_before_workflows_and_a_workflow_of_releases_does_not_count() -> None:
-    texts = {"tox.ini": TOX, ".github/workflows/tests.yml": "env:\n  REGION: x\n"}
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("tox.ini", "[testenv]\npassenv =\n    REGION, FORCE_COLOR\n    SERVICE KEY DATA*\n"),
+        ("pyproject.toml", "[tool.tox.env_run_base]\npass_env = ['REG*', 'SERVICE', 'DATABASE']\n"),
+    ],
+)
+def test_a_workflows_variables_count_if_tox_passes_them_on(path: str, text: str) -> None:
+    workflow = {".github/workflows/tests.yml": WORKFLOW}
+    assert read_variables(files_of({path: text, **workflow})) == {"REGION": "us-east-1"}
+    assert read_variables(files_of(workflow)) == {}
+    assert read_variables(files_of({path: text, ".github/workflows/release.yml": WORKFLOW})) == {}
+
+
+def test_tox_comes_before_workflows() -> None:
+    texts = {"tox.ini": f"{TOX}passenv = REGION\n", ".github/workflows/tests.yml": "env:\n  REGION: x\n"}
     assert read_variables(files_of(texts)) == {"REGION": "us-east-1"}
-    assert read_variables(files_of({".github/workflows/release.yml": WORKFLOW})) == {}
