@@ -38,7 +38,7 @@ CAUSES = (
         re.compile(
             r"Name(?:Resolution| or service)|getaddrinfo|name resolution|Network is unreachable|Failed to resolve"
         ),
-        "what asks a server when it is imported needs --allow-net HOST, or leave it out with --ignore in pytest's addopts",
+        "give --allow-net HOST for what asks a server when it is imported, or leave it out with --ignore in pytest's addopts",
     ),
     (
         re.compile(r"reading from stdin|^EOFError"),
