@@ -183,12 +183,14 @@ async def _imported(check: Check, settings: Settings, repository: Repository) ->
         )
     except (SandboxError, M3AgentError):
         return check  # the checks of sandboxes report it
-    sentences = [] if found is None else found.sentences()
-    if found is None or not sentences:
-        return check
-    return replace(
-        check, ok=None if found.errors else False, detail=f"{check.detail}: {sentences[0]}", fix=MEND
-    )
+    if found is None:
+        return replace(
+            check, detail=f"{check.detail}; whether all can be imported takes too long to wait for"
+        )
+    lines, advice = found.sentences(), found.advice(settings.sandbox or "docker")
+    ok = check.ok if not lines else None if found.errors else False
+    told = "; ".join([*lines, *found.skips()])
+    return replace(check, ok=ok, detail=f"{check.detail}: {told}", fix=advice or MEND) if told else check
 
 
 def _toolchain(suite: SuiteNeeds, packages: Sequence[str], image: str | None, *, engine: bool) -> Check:

@@ -82,7 +82,7 @@ def _take(reading: Reading, started: Counter[str], executed: MapReader, fields: 
             reading.running = None if reading.running == ident else reading.running
             if reading.outcomes.get(ident) not in BAD:
                 reading.outcomes[ident] = outcome
-                if outcome in BAD:
+                if text:  # of a file that skips itself, why
                     reading.errors[ident] = _shown(text)
         case "code", path, line, name:
             executed.add_function([path, _number(line), name])

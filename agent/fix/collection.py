@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
@@ -33,6 +33,31 @@ HERE_SECONDS = 20.0  # the same where a person waits for it
 MOST_ERRORS = 5  # number of different errors that people are told
 
 MISSING = re.compile(r"\bNo module named '([\w.]+)'")
+CAUSES = (
+    (
+        re.compile(
+            r"Name(?:Resolution| or service)|getaddrinfo|name resolution|Network is unreachable|Failed to resolve"
+        ),
+        "give --allow-net HOST for what asks a server when it is imported, or leave it out with --ignore in pytest's addopts",
+    ),
+    (
+        re.compile(r"reading from stdin|^EOFError"),
+        "what reads its input when it is imported is a program: leave it out with --ignore in pytest's addopts",
+    ),
+    (
+        re.compile(r"^KeyError: '[A-Z][A-Z\d_]+'|(?i:environment variable)"),
+        "variables that the tests need belong in .m3agent.toml, under [tests] env",
+    ),
+    (
+        re.compile(r"FileNotFoundError|No such file"),
+        "files that git does not hold must be in the image: make them in a Dockerfile, and give it with --dockerfile build",
+    ),
+    (
+        re.compile(r"No module named 'test_\w+'"),
+        "test files that import each other by their plain names need their folder in pytest's setting pythonpath",
+    ),
+)
+"""Causes of errors that are no missing package, each with what people can do about it."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +68,12 @@ class Collection:
     """The first line of the error of each file that cannot be imported, by path."""
     reason: str | None = None
     """Why the result is incomplete; None if it is complete."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Why a file skips itself, by path, if it lacks a package."""
+
+    def skips(self) -> list[str]:
+        """Return which files skip themselves because they lack a package, for people who ask what is missing."""
+        return [f"{path} skips itself: {why}" for path, why in self.skipped.items()][:MOST_ERRORS]
 
     def sentences(self) -> list[str]:
         """Return what people and the model are told; empty if all tests can be imported."""
@@ -61,17 +92,21 @@ class Collection:
         return lines
 
     def advice(self, backend: Backend) -> str:
-        """Return what people can do about packages that the sandbox lacks, as a sentence; empty if it lacks none."""
-        lacks = dict.fromkeys(found[1] for error in self.errors.values() if (found := MISSING.search(error)))
-        if not lacks:
-            return ""
-        names = ", ".join([*lacks][:MOST_ERRORS])
-        if backend != "docker":
-            return f"if {names} comes from a package, install it on this machine, or declare it and take --sandbox docker"
-        return (
-            f"if {names} comes from a package, declare it in pyproject.toml or requirements.txt, or give an image that has it "
-            "with --image or --dockerfile"
-        )
+        """Return what people can do about the errors, as a clause; empty if no cause is known."""
+        texts = [*self.errors.values(), *self.skipped.values()]
+        known = [what for cause, what in CAUSES if any(map(cause.search, texts))]
+        lacks = dict.fromkeys(found[1] for text in texts if (found := MISSING.search(text)))
+        names = ", ".join([name for name in lacks if not name.startswith("test_")][:MOST_ERRORS])
+        if names and backend != "docker":
+            known.append(
+                f"if {names} comes from a package, install it on this machine, or declare it and take --sandbox docker"
+            )
+        elif names:
+            known.append(
+                f"if {names} comes from a package, declare it in pyproject.toml or requirements.txt, or give an image that has it "
+                "with --image or --dockerfile"
+            )
+        return "; ".join(known)
 
 
 async def collected(
@@ -130,7 +165,9 @@ def collection_of(report: TestReport) -> Collection:
     errors = _errors(report)
     if report.timed_out:
         return Collection(errors, f"it took more than {COLLECT_SECONDS:.0f} s")
-    return Collection(errors, None if errors else report.obstacle or None)
+    skipped = {path: report.errors.get(path, "") for path in report.skipped}
+    lacking = {path: why for path, why in skipped.items() if MISSING.search(why)}
+    return Collection(errors, None if errors else report.obstacle or None, lacking)
 
 
 def not_importable(report: TestReport) -> Collection:
@@ -148,14 +185,14 @@ def _read(kept: Path, tree: str) -> Collection | None:
     try:
         found = json.loads(read_file(str(kept)) or b"null")
         if found is not None and found["tree"] == tree:
-            return Collection(dict(found["errors"]), found["reason"])
+            return Collection(dict(found["errors"]), found["reason"], dict(found["skipped"]))
     except (ValueError, TypeError, KeyError):  # another version wrote it: collect again
         return None
     return None
 
 
 def _write(kept: Path, tree: str, found: Collection) -> None:
-    content = {"tree": tree, "errors": found.errors, "reason": found.reason}
+    content = {"tree": tree, "errors": found.errors, "reason": found.reason, "skipped": found.skipped}
     try:
         write_file(str(kept), json.dumps(content).encode())
     except OSError:

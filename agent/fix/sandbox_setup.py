@@ -23,6 +23,7 @@ from m3agent.sandbox.declared.container import Container, MayBuild, read_contain
 from m3agent.sandbox.declared.declared import folders_before_installed, read_declared
 from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.declared.types import Files, ScanResult
+from m3agent.sandbox.declared.variables import read_variables
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import files_of, find_environment, image_of_tree
 from m3agent.sandbox.images.kept import REPOSITORY, touch
@@ -33,6 +34,7 @@ from m3agent.tools.runners import suites, unsupported
 from m3agent.tools.runners.base import MOST_TEXT, Tree
 from m3agent.tools.runners.command import variables_of
 from m3agent.tools.runners.suites import tree_files
+from m3agent.tools.runners.variables import fault_of
 from m3agent.util.errors import UsageError
 from m3agent.util.plain_file import read_inside
 from m3agent.util.trust import Trust
@@ -90,6 +92,12 @@ def _check_here(settings: Settings) -> None:
         )
 
 
+def _variables(workspace: Workspace, tree: Tree) -> dict[str, str]:
+    """Return the variables of the tests: those of the repository's own test runs, then those that it declares to m3agent."""
+    own = read_variables(files_of(workspace)).items()
+    return {name: value for name, value in own if not fault_of({name: value})} | variables_of(tree)
+
+
 async def environment_of(
     repository: Repository,
     spec: SandboxSpec,
@@ -106,7 +114,7 @@ async def environment_of(
     Otherwise like `with_environment`.
     """
     tree = await asyncio.to_thread(tree_files, workspace.store, workspace.base)
-    if declared := await asyncio.to_thread(variables_of, tree):
+    if declared := await asyncio.to_thread(_variables, workspace, tree):
         say(f"variables of the tests, as the repository declares them: {', '.join(declared)}")
         spec = replace(spec, variables=tuple(declared.items()))
     tag = await asyncio.to_thread(last_tag, repository)

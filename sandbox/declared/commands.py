@@ -93,7 +93,7 @@ def of_tests(name: str) -> bool:
 
 def read_commands(files: Files) -> list[str]:
     """Return the lines in which test runs may name a command; some contain other text around it."""
-    found = [*_tox(files), *_scripts(files), *_recipes(files), *_workflows(files)]
+    found = [*_tox(files), *_scripts(files), *_recipes(files), *workflow_lines(files)]
     return [*found, *(shlex.join(words) for words in nox_calls(files, "run"))]
 
 
@@ -137,7 +137,8 @@ def _recipes(files: Files) -> Iterator[str]:
                 yield line.strip()
 
 
-def _workflows(files: Files) -> Iterator[str]:
+def workflow_lines(files: Files) -> Iterator[str]:
+    """Yield the lines of the workflows of tests."""
     for path in sorted(files.paths):
         if WORKFLOW.fullmatch(path) and of_tests(path.rpartition("/")[2]):
             yield from CONTINUED.sub(" ", files.text(path) or "").splitlines()
@@ -165,7 +166,7 @@ def read_installs(files: Files, found: ScanResult) -> None:
     """Add the requirements that workflows of tests install by name, if the repository declares none anywhere else."""
     if found.requirements:
         return
-    for line in _workflows(files):
+    for line in workflow_lines(files):
         if match := PIP_INSTALL.search(line):
             words = itertools.takewhile(lambda word: word not in ENDS, words_of(match[1]))
             for word in plain_words(words, OPTIONS_WITH_VALUE):

@@ -77,6 +77,8 @@ class Declared:
     """Its packages besides the project itself."""
     not_of_index: tuple[str, ...] = ()
     """Normalized names of packages that no index is asked for, even if another package requires them."""
+    overrides: tuple[str, ...] = ()
+    """Requirement lines that replace what any package requires, as uv's setting does."""
 
     @property
     def empty(self) -> bool:
@@ -112,6 +114,7 @@ def read_declared(files: Files) -> Declared:
         read_ci_pythons(files),
         tuple(found.members),
         tuple(sorted({*(name for name, folder in in_tree.folders.items() if folder), *in_tree.elsewhere})),
+        tuple(dict.fromkeys(found.overrides)),
     )
 
 

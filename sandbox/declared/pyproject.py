@@ -33,6 +33,10 @@ def read_pyproject(files: Files, found: ScanResult) -> None:
         extras = mapping(hook, "optional-dependencies").items()
         _extras({name: _without_own_version(strings(lines)) for name, lines in extras}, found)
     _dynamic(files, project, mapping(tool, "setuptools", "dynamic"), found)
+    for line in texts_at(tool, "uv.constraint-dependencies"):
+        found.constrain(line, PYPROJECT)
+    for line in texts_at(tool, "uv.override-dependencies"):
+        found.override(line, PYPROJECT)
     groups = mapping(whole, "dependency-groups")
     for name in groups:
         if found.wants(name, strings(groups[name])):

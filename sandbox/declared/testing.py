@@ -45,6 +45,13 @@ ERRORS = re.compile(r"(?:^|\s)error(?=:|\s|$)", re.MULTILINE)
 RUNNERS = ("pytest", "unittest", "doctest", "nose")
 DOCTEST, DOCTEST_GLOB = "--doctest-modules", "--doctest-glob"
 IN_DOCTESTS = {DOCTEST, "--doctest-ignore-import-errors", "--doctest-continue-on-failure"}
+PROGRAM, TEST = (
+    re.compile(r"\bsys\.stdin\b|\binput\("),
+    re.compile(r"(?i:test)|>>>|import \*|globals\(|exec\("),
+)
+"""A file that reads its standard input, and one that can have a test."""
+MOST_TEST_FILES = 5000
+"""If there are more files with the names of tests, none is read."""
 NO_ERROR = "default::pytest.PytestDeprecationWarning"
 """Keeps a warning what newer versions of pytest will not support. Where a repository turns all warnings into errors
 and does not bound pytest, the newest pytest would otherwise refuse its tests."""
@@ -100,7 +107,18 @@ def read_test_options(files: Files) -> tuple[str, ...]:
             words += ["-o", f"{key}={NOSE_NAMES}"]
     if ERRORS.search(settings.get("filterwarnings", "")):
         words += ["-W", NO_ERROR]
+    if not settings.keys() & {"python_functions", "python_classes"}:  # otherwise tests may have any name
+        texts = files.texts(_test_files(files))
+        words += [
+            f"--ignore={path}" for path, text in texts if PROGRAM.search(text) and not TEST.search(text)
+        ]
     return tuple(words)
+
+
+def _test_files(files: Files) -> list[str]:
+    """Return the files in which pytest looks for tests and fixtures; empty if these are too many to be read."""
+    paths = sorted(path for path in files.paths if _fits(path, (*USUAL, "conftest.py")))
+    return paths if len(paths) <= MOST_TEST_FILES else []
 
 
 def _other_patterns(files: Files, named: _Named) -> list[str]:
@@ -248,10 +266,9 @@ def read_imported(files: Files, found: ScanResult) -> None:
         name.replace("-", "_"): name for name, markers in conditions.items() if all(map(_is_of_past, markers))
     }
     imports = re.compile(rf"^(?:import|from)\s+({'|'.join(map(re.escape, modules))})\b", re.MULTILINE)
-    for path in sorted(files.paths) if modules else ():
-        if _fits(path, (*USUAL, "conftest.py")):
-            for module in imports.findall(files.text(path) or ""):
-                found.require(modules[module], path)
+    for path, text in files.texts(_test_files(files)) if modules else ():
+        for module in imports.findall(text):
+            found.require(modules[module], path)
 
 
 def _is_of_past(marker: Marker | None) -> bool:

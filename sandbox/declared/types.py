@@ -8,7 +8,7 @@ import configparser
 import itertools
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -72,6 +72,8 @@ class ScanResult:
     """Normalized names of the repository's packages that are required, each with the extras."""
     members: list[DeclaredProject] = field(default_factory=list)
     """The repository's packages besides the project itself."""
+    overrides: list[str] = field(default_factory=list)
+    """Requirement lines that replace what any package requires."""
 
     def wants(self, name: str, lines: Iterable[str] = ()) -> bool:
         """Return whether an extra or group with this name and these requirements is installed; pytest is for tests."""
@@ -121,6 +123,12 @@ class ScanResult:
             return True
         return False
 
+    def override(self, line: str, source: str) -> None:
+        """Replace what any package requires; one that names no version of an index is left out with a notice."""
+        requirement = self._plain(line, source, "requirement")
+        if requirement is not None and requirement.url is None:
+            self.overrides.append(str(requirement))
+
     def constrain(self, line: str, source: str) -> None:
         """Add a version constraint; one that names no version of an index is left out with a notice."""
         requirement = self._plain(line, source, "constraint")
@@ -155,9 +163,15 @@ class ScanResult:
 class Files:
     """The repository's plain files by path; symbolic links are left out."""
 
-    def __init__(self, paths: Collection[str], read: Callable[[str], bytes]) -> None:
+    def __init__(
+        self,
+        paths: Collection[str],
+        read: Callable[[str], bytes],
+        read_many: Callable[[Sequence[str]], Iterable[bytes]] | None = None,
+    ) -> None:
         self.paths = frozenset(paths)
         self._read = read
+        self._read_many = read_many or (lambda paths: map(read, paths))
 
     def below(self, folder: str) -> Files:
         """Return the files in a folder, by their paths relative to it; all files if it is empty."""
@@ -184,6 +198,11 @@ class Files:
             why = "not UTF-8 text"
         _not_read(found, path, why)
         return None
+
+    def texts(self, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yield files with their texts, read together; bytes that are no text are replaced."""
+        for path, content in zip(paths, self._read_many(paths), strict=True):
+            yield path, content.decode("utf-8-sig", "replace")
 
     def toml(self, path: str, found: ScanResult | None = None) -> dict[str, Any]:
         """Return a TOML file's tables; empty if it is missing or invalid. Otherwise like `text`."""

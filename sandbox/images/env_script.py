@@ -188,11 +188,11 @@ def make_environment(uv: str, job: dict[str, Any], env: dict[str, str]) -> list[
     command = [uv, "pip", "install", "--python", folder + "/bin/python3"]
     if version_of(python, env) >= UVS_OLDEST_TO_COMPILE:
         command.append("--compile-bytecode")
-    if job.get("not_of_index"):  # a package that is overridden so is never needed
+    never = [name + " ; python_version < '0'" for name in job.get("not_of_index", ())]
+    lines = [*never, *job.get("overrides", ())]
+    if lines:
         overrides = HERE / "overrides.txt"
-        overrides.write_text(
-            "".join(name + " ; python_version < '0'\n" for name in job["not_of_index"]), "utf-8"
-        )
+        overrides.write_text("".join(line + "\n" for line in lines), "utf-8")
         command += ["--override", str(overrides)]
     return [*command, "--exclude-newer", job["exclude_newer"]] if job["exclude_newer"] else command
 

@@ -162,7 +162,12 @@ def files_of(workspace: Workspace) -> Files:
     """Return the plain files of the tree that a workspace starts from."""
     entries = workspace.entries(workspace.base)
     plain = {path: entry for path, entry in entries.items() if entry.mode & 0o170000 == 0o100000}
-    return Files(plain.keys(), lambda path: workspace.store.get_blob(plain[path].sha))
+    store = workspace.store
+    return Files(
+        plain.keys(),
+        lambda path: store.get_blob(plain[path].sha),
+        lambda paths: store.each_blob([plain[path].sha for path in paths]),
+    )
 
 
 class _Finder:

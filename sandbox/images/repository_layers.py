@@ -88,6 +88,8 @@ def environment_layer(builder: Builder, declared: Declared, below: Image, exclud
     if declared.not_of_index:  # the names of other images stay
         made_from["members"] = [asdict(member) for member in declared.members]
         made_from["not_of_index"] = declared.not_of_index
+    if declared.overrides:
+        made_from["overrides"] = declared.overrides
 
     def steps() -> list[Step]:
         lists = {

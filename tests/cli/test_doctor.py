@@ -13,6 +13,7 @@ import docker
 import pytest
 from docker.errors import DockerException
 
+from m3agent.agent.fix import collection
 from m3agent.agent.settings.loader import settings_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.agent.verify.rules import MEND, NO_RUN
@@ -424,6 +425,29 @@ def test_tests_that_cannot_start_are_a_fault(
     assert NO_RUN in check.detail and reason in check.detail
     (repo / "conftest.py").write_text("")
     assert machine.look()["tests pytest"].ok
+
+
+@pytest.mark.docker
+def test_what_is_missing_is_said_with_what_helps(machine: Machine, new_repo: NewRepo) -> None:
+    """A file that skips itself is no fault, and neither is an import that takes long; both are said."""
+    asks, lacks = (
+        "import sys\nsys.stdin.read()\ndef test_a(): pass\n",
+        "import pytest\npytest.importorskip('no_such_module')\n",
+    )
+    machine.repo = repo = new_repo(files={"test_a.py": asks.encode(), "test_b.py": lacks.encode()})
+    machine.monkeypatch.delenv("DOCKER_HOST")
+    check = machine.look()["tests pytest"]
+    assert (
+        check.ok is None and "reading from stdin" in check.detail and "test_b.py skips itself" in check.detail
+    )
+    assert (
+        "--ignore in pytest's addopts" in check.fix and "if no_such_module comes from a package" in check.fix
+    )
+    (repo / "test_a.py").write_text("def test_a(): pass\n")
+    assert machine.look()["tests pytest"].ok
+    machine.monkeypatch.setattr(collection, "HERE_SECONDS", 0.01)
+    check = machine.look()["tests pytest"]
+    assert check.ok and "too long to wait for" in check.detail
 
 
 @pytest.mark.docker

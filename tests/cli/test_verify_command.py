@@ -488,10 +488,16 @@ def test_tests_that_cannot_run_are_to_be_mended_first(make_repo: MakeRepo) -> No
 
 
 @pytest.mark.slow  # quick: test_doctor.py
-def test_a_declared_variable_lets_the_tests_run(make_repo: MakeRepo) -> None:
+@pytest.mark.parametrize(
+    ("path", "declaration"),
+    [
+        (".m3agent.toml", '[tests.env]\nSERVICE_URL = "http://localhost"\n'),
+        ("tox.ini", "[testenv]\nsetenv =\n    SERVICE_URL = http://localhost\n    PATH = /nowhere\n"),
+    ],
+)
+def test_a_declared_variable_lets_the_tests_run(make_repo: MakeRepo, path: str, declaration: str) -> None:
     needs = {**BUGGY, "conftest.py": "import os\nos.environ['SERVICE_URL']\n"}
-    declaration = '[tests.env]\nSERVICE_URL = "http://localhost"\n'
-    declared = make_repo({**needs, ".m3agent.toml": declaration})
+    declared = make_repo({**needs, path: declaration})
     fix(declared)
     assert verify(declared).returncode == 0
 

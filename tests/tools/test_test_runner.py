@@ -337,6 +337,42 @@ async def test_settings_of_the_repository_that_are_in_the_way(bench: Bench) -> N
     assert second.content.startswith("1 passed, 2 failed")
 
 
+# These options have the names and the defaults of pytest-randomly.
+SHUFFLES = """\
+import random
+def pytest_addoption(parser):
+    parser.addoption("--randomly-seed", dest="randomly_seed", default="default")
+    parser.addoption("--randomly-dont-reorganize", dest="randomly_reorganize", action="store_false", default=True)
+def pytest_collection_modifyitems(config, items):
+    if config.option.randomly_reorganize:
+        items.reverse()
+"""
+ORDER = "seen = []\ndef test_one(): seen.append(1)\ndef test_two(request): assert not seen, request.config.option.randomly_seed\n"
+
+
+@pytest.mark.parametrize(
+    ("addopts", "seed"), [("", 0), ("--randomly-seed=last", 0), ("--randomly-seed=12", 12)]
+)
+async def test_a_plugin_that_shuffles_makes_no_two_runs_different(
+    bench: Bench, addopts: str, seed: int
+) -> None:
+    await bench.put(
+        {"conftest.py": SHUFFLES, "pytest.ini": f"[pytest]\naddopts = {addopts}\n", "test_a.py": ORDER}
+    )
+    result = await bench.call("test_runner", test_file="test_a.py")
+    assert sets(result) == {"passed": {"test_a.py::test_one"}, "failed": {"test_a.py::test_two"}}
+    assert f"AssertionError: {seed}\n" in result.content
+
+
+async def test_a_collection_reports_what_skips_itself(bench: Bench) -> None:
+    await bench.put(
+        {"test_a.py": "import pytest\npytest.importorskip('no_such_module')\ndef test_a(): pass\n"}
+    )
+    report = await run_in_sandbox(bench.sandbox, framework="collect")
+    assert report.skipped == ("test_a.py",)
+    assert "No module named 'no_such_module'" in report.errors["test_a.py"]
+
+
 async def test_a_conftest_that_cannot_be_imported(bench: Bench) -> None:
     await bench.put({"conftest.py": "import no_such_module\n", "test_a.py": "def test_one(): pass\n"})
     result = await bench.call("test_runner", test_file=".")

@@ -13,7 +13,8 @@ The report (`channel.py`) has these lines, each a kind with its fields:
 
 The request has these keys; all but the first two are optional:
 
-- "framework": pytest, unittest, or collect: pytest, but no test runs, so that only errors of imports are reported.
+- "framework": pytest, unittest, or collect: pytest, but no test runs, so that only files that cannot be imported, or that skip
+  themselves, are reported.
 - "limit": seconds that one test may take.
 - "targets": files, folders and ids. Missing ones are ignored if others exist. Without a target, pytest takes those of the
   repository's settings.
@@ -59,6 +60,16 @@ GROW = 20
 SHRINK = 3
 MOST_TEXT = 4000
 BAD = ("failed", "error")
+# Options of pytest-randomly, pytest-random-order and pytest-rerunfailures, by their names in pytest's
+# configuration. With these values, tests run in the order of their files, so that runs of two trees can be compared.
+STEADY = {
+    "randomly_reorganize": False,
+    "random_order_enabled": False,
+    "random_order_bucket": "default:module",
+    "random_order_seed": "default:0",
+    "reruns_delay": 0,  # a pause counts as time of the test
+}
+SEED = "--randomly-seed"
 
 
 class OverTime(BaseException):
@@ -153,7 +164,7 @@ class PytestPlugin:
     """
 
     __slots__ = (
-        "function", "guard", "left", "logged", "report", "seen", "selection", "skips", "started", "variants",
+        "collects", "function", "guard", "left", "logged", "report", "seen", "selection", "skips", "started", "variants",
     )  # fmt: skip
 
     def __init__(
@@ -163,6 +174,7 @@ class PytestPlugin:
 
         first = pytest.hookimpl(tryfirst=True)
         around = pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        first(PytestPlugin.pytest_configure)
         first(PytestPlugin.pytest_runtestloop)
         around(PytestPlugin.pytest_runtest_protocol)
         around(PytestPlugin.pytest_runtest_makereport)
@@ -176,6 +188,17 @@ class PytestPlugin:
         self.logged: tuple[str, Any] = ("passed", None)  # from reports, with the report of a failure
         self.left = 0.0
         self.started = False  # whether pytest accepted its settings
+        self.collects = False  # whether no test runs
+
+    def pytest_configure(self, config: Any) -> None:
+        """Make the order and the random numbers of tests the same in each run; a seed of the repository's own stays."""
+        given = vars(config.option)
+        self.collects = config.option.collectonly
+        given.update((name, value) for name, value in STEADY.items() if name in given)
+        own = [*config.getini("addopts"), *os.environ.get("PYTEST_ADDOPTS", "").split()]
+        seeded = any(str(word).startswith(SEED) for word in own)
+        if "randomly_seed" in given and (given["randomly_seed"] in ("default", "last") or not seeded):
+            given["randomly_seed"] = 0
 
     def pytest_sessionstart(self, session: object) -> None:
         self.started = True
@@ -284,6 +307,8 @@ class PytestPlugin:
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
             self.report.result(report.nodeid or ".", "error", self.text_of(report))
+        elif report.skipped and self.collects:
+            self.report.result(report.nodeid or ".", "skipped", str(report.longrepr[-1]))
 
 
 def has_module(name: str) -> bool:

@@ -26,7 +26,7 @@ MEMORY = 1024 * 1024 * 1024
 
 OPTIONS = """
     -q -s --tb=no --no-header --continue-on-collection-errors --maxfail=0 -o console_output_style=classic
-    -p no:randomly -p no:unraisableexception -p no:cacheprovider
+    -p no:unraisableexception -p no:cacheprovider
 """
 FOREIGN = ("DJANGO_SETTINGS_MODULE", "PYTEST_ADDOPTS", "PYTEST_PLUGINS")
 """Variables with which pytest and its plugins import the repository's modules."""
@@ -280,6 +280,10 @@ def plugin_options() -> list[str]:
     if not os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):  # otherwise pytest does not know their options
         if importlib.util.find_spec("pytest_cov") is not None:
             chosen.append("--no-cov")
+        if (
+            importlib.util.find_spec("pytest_randomly") is not None
+        ):  # without it, a seed in addopts would be unknown
+            chosen += ["--randomly-seed=0", "--randomly-dont-reorganize"]
         if importlib.util.find_spec("xdist") is not None:
             chosen += ["-n", "0"]
     return chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -57,6 +58,41 @@ def test_a_run_of_all_tests_says_which_files_cannot_be_imported() -> None:
     )
     assert "install it on this machine" in found.advice("here")
     assert Collection({"a.py": "SyntaxError: odd"}).advice("docker") == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (
+            "requests.exceptions.ConnectionError: Max retries (Caused by NameResolutionError: x)",
+            "--allow-net HOST",
+        ),
+        ("OSError: pytest: reading from stdin while output is captured!", "--ignore"),
+        ("KeyError: 'SERVICE_URL'", "[tests] env"),
+        ("own.NotFound: Set the SUITE environment variable to the path", "[tests] env"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'schemas.json'", "--dockerfile build"),
+        ("ModuleNotFoundError: No module named 'test_source'", "pythonpath"),
+        ("KeyError: 'key'", ""),
+    ],
+)
+def test_a_cause_that_is_no_package_has_its_advice(error: str, advice: str) -> None:
+    said = Collection({"test_a.py": error}).advice("docker")
+    assert advice in said and bool(said) == bool(advice)
+    assert "from a package" not in said
+
+
+def test_a_file_that_skips_itself_without_a_package_is_told_to_who_asks() -> None:
+    lacks = "Skipped: could not import 'own.more': No module named 'own'"
+    found = collection_of(
+        replace(
+            report({}),
+            skipped=("test_a.py", "test_b.py"),
+            errors={"test_a.py": lacks, "test_b.py": "Skipped: Windows"},
+        )
+    )
+    assert found.sentences() == []
+    assert found.skips() == [f"test_a.py skips itself: {lacks}"]
+    assert "if own comes from a package" in found.advice("docker")
 
 
 @pytest.mark.parametrize("status", [0, 5])

@@ -17,6 +17,7 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.network.allow_list import AllowList
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.runners.suites import tree_files
 from m3agent.util.errors import UsageError
 from tests.fakes.machine import MemoryMachine, no_programs
 from tests.fakes.runner import use_own_runner
@@ -54,6 +55,13 @@ async def test_the_users_own_image_is_for_all_trees(
     workspace = workspace_of({"a.py": ""})
     ready = await with_environment(spec, "docker", workspace, settings, tmp_path, lambda _: None)
     assert ready.image_of is None
+
+
+def test_variables_of_test_runs_are_set_unless_they_decide_what_starts(workspace_of: WorkspaceOf) -> None:
+    tox = "[testenv]\nsetenv =\n    REGION = us\n    PLACE = here\n    PATH = /nowhere\n    PYTHONPATH = x\n"
+    workspace = workspace_of({"tox.ini": tox, ".m3agent.toml": '[tests.env]\nREGION = "eu"\n'})
+    tree = tree_files(workspace.store, workspace.base)
+    assert sandbox_setup._variables(workspace, tree) == {"REGION": "eu", "PLACE": "here"}
 
 
 NOWHERE = "no-such-package-of-debian"

@@ -132,6 +132,12 @@ def test_what_tests_import_is_installed_on_every_python(test: str, more: tuple[s
     assert len(found.requirements) == len(more) + 5
 
 
+def test_uvs_overrides_and_constraints_count() -> None:
+    settings = "[tool.uv]\noverride-dependencies = ['x>=3', 'y @ https://own.test/y.whl']\nconstraint-dependencies = ['z<2']\n"
+    found = declared({"pyproject.toml": settings})
+    assert (found.overrides, found.constraints) == (("x>=3",), ("z<2",))
+
+
 NOXFILE = """
 import nox
 @nox.session(python=["3.12"])

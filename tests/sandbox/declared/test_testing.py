@@ -121,6 +121,21 @@ def test_deprecations_of_pytest_are_no_errors(texts: dict[str, str]) -> None:
     assert options(texts) == f"-W {NO_ERROR}"
 
 
+READS = "import json, sys\nprint(json.load(sys.stdin))\n"
+
+
+def test_a_program_with_the_name_of_a_test_is_left_out() -> None:
+    """pytest refuses to import it, because it reads its input."""
+    texts = {
+        "tests/test_a.py": f"{READS}def test_a(): pass\n",
+        "tests/encoding_test.py": READS,
+        "test_b.py": "x = 1\n",
+    }
+    assert options(texts) == "--ignore=tests/encoding_test.py"
+    named = {"pytest.ini": "[pytest]\npython_functions = check_*\n"}
+    assert options({**texts, **named}) == "", "any function may be a test"
+
+
 def test_the_options_are_one_text_for_pytest() -> None:
     words = read_test_options(files_of({"my tests.py": ""}))
     assert shlex.split(shlex.join(words)) == list(words)

@@ -101,14 +101,20 @@ def test_uv_installs_where_it_knows_the_python(
     assert makes in " ".join(ran[0])
 
 
-def test_uv_never_asks_an_index_for_what_the_tree_contains(
+def test_uv_never_asks_an_index_for_what_the_tree_contains_and_takes_the_repositorys_overrides(
     ran: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(env_script, "version_of", lambda *_: (3, 11))
     monkeypatch.setattr(env_script, "HERE", tmp_path)
-    job = {"folder": "/env", "exclude_newer": "", "pythons": [], "not_of_index": ["own-core"]}
+    job = {
+        "folder": "/env",
+        "exclude_newer": "",
+        "pythons": [],
+        "not_of_index": ["own-core"],
+        "overrides": ["x>=3"],
+    }
     assert make_environment("uv", job, {"PATH": ""})[-2:] == ["--override", str(tmp_path / "overrides.txt")]
-    assert (tmp_path / "overrides.txt").read_text() == "own-core ; python_version < '0'\n"
+    assert (tmp_path / "overrides.txt").read_text() == "own-core ; python_version < '0'\nx>=3\n"
 
 
 @pytest.mark.parametrize(

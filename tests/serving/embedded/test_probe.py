@@ -350,6 +350,24 @@ def test_settings_that_pytest_refuses_are_left_out(tmp_path: Path, addopts: str)
     assert bench.judge(found, "m.py", [MODULE.replace("// 3", "// 2")]) == "P"
 
 
+def test_a_repositorys_seed_for_pytest_randomly_keeps_its_other_settings(tmp_path: Path) -> None:
+    options = """
+    def pytest_addoption(parser):
+        parser.addoption("--randomly-seed")
+        parser.addoption("--randomly-dont-reorganize", action="store_true")
+    """
+    info = "pytest_randomly-3.0.dist-info"
+    files = {
+        "pytest_randomly.py": dedent(options),
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: pytest-randomly\nVersion: 3.0\n",
+        f"{info}/entry_points.txt": "[pytest11]\nrandomly = pytest_randomly\n",
+        "pytest.ini": "[pytest]\naddopts = --randomly-seed=3 --deselect test_m.py::test_half_of_big\n",
+    }
+    bench = tree(tmp_path, **files)
+    bench.variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}
+    assert bench.spectrum()["failed_ids"] == ["test_m.py::test_half"]
+
+
 @pytest.mark.parametrize(
     ("conftest", "reason"),
     [
