@@ -163,7 +163,7 @@ def _workers(given: int | None) -> int:
 def _references(instances: list[Instance]) -> dict[str, bytes]:
     if not all(instance.answer.patch for instance in instances):
         raise UsageError("Tasks of Harbor have a script as their reference: `m3agent eval validate` runs it.")
-    return {each.id: each.answer.patch.encode(errors="surrogateescape") for each in instances}
+    return {each.id: each.answer.reference for each in instances}
 
 
 def _teller(total: int) -> Callable[[Graded], None]:

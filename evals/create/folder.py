@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from m3agent.agent.report.write import write_page
 from m3agent.evals.create.graded import Validated
 from m3agent.evals.create.mine import MinedCommit
+from m3agent.evals.data.results import Record
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.json_lines import json_lines
@@ -49,10 +50,8 @@ PACKING = (
 )
 
 
-class ValidatedCandidate(BaseModel):
+class ValidatedCandidate(Record):
     """A candidate that was validated."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     verdict: Literal["valid", "invalid", "left out"]
     """Whether it is an instance; `left out` if it could be one, but of a kind that was not asked for."""

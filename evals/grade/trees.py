@@ -95,7 +95,7 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
     """
     try:
         tested = apply(store, base, answer.test_patch.encode(errors="surrogateescape"))
-        solved = apply(store, base, answer.patch.encode(errors="surrogateescape"))
+        solved = apply(store, base, answer.reference)
     except DoesNotApply as error:
         raise ValueError(f"the instance itself is faulty: {error}") from None
     patched = apply(store, base, patch)

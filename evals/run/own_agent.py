@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, ModelServer
@@ -146,13 +147,14 @@ def delivery_of(folder: Path, exit_code: int, timed_out: bool) -> Delivery:
         patch = (session / PATCH).read_bytes()
     counts = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "turns")
     used = {name: None if (value := record.total(name)) is None else int(value) for name in counts}
-    finished = bool(record.ended)
-    return Delivery(
-        status=text(record.ended, "status") if finished else crashed.status,
-        reason=text(record.ended, "reason") if finished else crashed.reason,
+    ended = crashed
+    if record.ended:
+        status, reason = (text(record.ended, name) for name in ("status", "reason"))
+        fault = _fault(record, exit_code, timed_out)
+        ended = Delivery(status, reason, fault=fault, timed_out=timed_out)
+    return replace(
+        ended,
         patch=patch,
-        fault=_fault(record, exit_code, timed_out) if finished else crashed.fault,
-        timed_out=timed_out,
         session=session,
         usage=AttemptUsage(**used, cost=record.total("price")),
         stalls=dict(Counter(text(line, "rule") for line in record.of_type("stall"))),
