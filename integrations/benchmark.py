@@ -49,15 +49,12 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class Reward:
-    """A reward, with the grade that it comes from.
-
-    Attributes:
-        value: 1.0 for a resolved instance, 0.0 for every failure of the agent. None if the machine or the instance is at
-            fault: such a sample says nothing about the agent and must not be used.
-        grade: The grade.
-    """
+    """A reward, with the grade that it comes from."""
 
     value: float | None
+    """1.0 for a resolved instance, 0.0 for every failure of the agent. None if the machine or the instance is at fault: such
+    a sample says nothing about the agent and must not be used.
+    """
     grade: Grade
 
 

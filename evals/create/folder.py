@@ -20,6 +20,7 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,16 +74,15 @@ class _File(BaseModel):
     tried: dict[str, ValidatedCandidate] = Field(default_factory=dict)
 
 
+@dataclass
 class CreatedFolder:
     """A folder of instances that is being created."""
 
-    def __init__(
-        self, path: Path, repo: str, tried: dict[str, ValidatedCandidate], rows: dict[str, dict[str, Any]]
-    ) -> None:
-        self.path = path.resolve()  # git runs in other folders
-        self.repo = repo
-        self.tried = tried
-        self.rows = rows
+    path: Path
+    """Its whole path, because git runs in other folders."""
+    repo: str
+    tried: dict[str, ValidatedCandidate]
+    rows: dict[str, dict[str, Any]]
 
     @classmethod
     @contextlib.contextmanager
@@ -113,7 +113,7 @@ class CreatedFolder:
                 raise UsageError(
                     f"{path} holds instances of {file.repo}, not of {repo}: give another folder."
                 )
-            made = cls(path, repo, file.tried, rows)
+            made = cls(path.resolve(), repo, file.tried, rows)
             made._write_tried()
             yield made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -160,6 +161,11 @@ class RunConfig(Record):
     def label(self, instance_id: str, attempt: int) -> str:
         """Return the name of an attempt: its instance, and its number if the run has several attempts."""
         return instance_id if self.attempts == 1 else f"{instance_id} #{attempt}"
+
+
+def differing(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
+    """Return the keys whose values differ, in alphabetical order."""
+    return sorted(key for key in {**first, **second} if first.get(key) != second.get(key))
 
 
 Stored = TypeVar("Stored", bound=BaseModel)

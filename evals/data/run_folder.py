@@ -17,11 +17,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from m3agent.evals.data.results import AttemptRecord, Record, RunConfig, Verdict, first_problem
+from m3agent.evals.data.results import AttemptRecord, Record, RunConfig, Verdict, differing, first_problem
 from m3agent.util.atomic_write import write_whole
 from m3agent.util.errors import EnvironmentFault, UsageError
 
@@ -47,13 +48,14 @@ def config_hash(config: RunConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
 class RunFolder:
     """A run on disk."""
 
-    def __init__(self, path: Path, config: RunConfig, repos: dict[str, str]) -> None:
-        self.path = path
-        self.config = config
-        self.repos = repos
+    path: Path
+    config: RunConfig
+    repos: dict[str, str]
+    """The repository of each instance."""
 
     @classmethod
     def read(cls, path: Path) -> RunFolder:
@@ -243,9 +245,7 @@ def _difference(old: RunConfig, new: RunConfig) -> str:
     a, b = old.model_dump(), new.model_dump()
     names: list[str] = []
     for name in (name for name in a if a[name] != b[name]):
-        parts = isinstance(a[name], dict) and sorted(
-            key for key in {**a[name], **b[name]} if a[name].get(key) != b[name].get(key)
-        )
+        parts = isinstance(a[name], dict) and differing(a[name], b[name])
         names += [f"{name}: {', '.join(parts)}" if parts else name]
     return "; ".join(names)
 

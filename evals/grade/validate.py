@@ -11,6 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -82,11 +83,11 @@ class Validation(Record):
     """Wall time of each phase, in seconds. It is not stored."""
 
 
+@dataclass(frozen=True)
 class Validations:
     """Results of an earlier validation, by instance id; stored as a JSON file."""
 
-    def __init__(self, found: Mapping[str, Validation]) -> None:
-        self.found = dict(found)
+    found: dict[str, Validation]
 
     @classmethod
     def read(cls, path: Path) -> Validations:

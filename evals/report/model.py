@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from m3agent.evals.data.results import Attempt, AttemptRecord, RunConfig, Verdict
+from m3agent.evals.data.results import Attempt, AttemptRecord, RunConfig, Verdict, differing
 from m3agent.evals.report.counting import Tally, UsageSummary, counting, used
 from m3agent.evals.report.statistics import Mean, Paired, mean, paired, pass_all_k, pass_at_k
 
@@ -318,12 +318,7 @@ def _cautions(here: Tally, there: Tally) -> list[str]:
             notes.append(
                 "the runs attempted different instances; those with the same id are compared as the same task"
             )
-    if here.config.timeouts != there.config.timeouts:
-        differ = sorted(
-            name
-            for name in {**here.config.timeouts, **there.config.timeouts}
-            if here.config.timeouts.get(name) != there.config.timeouts.get(name)
-        )
+    if differ := differing(here.config.timeouts, there.config.timeouts):
         limits = ", ".join(f"{name} {_limit(here, name)} and {_limit(there, name)}" for name in differ)
         notes.append(f"the runs had different time limits: {limits}")
     return notes
