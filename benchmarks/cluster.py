@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster_driver import GRADINGS, SAMPLES, count_results, instances_of
-from benchmarks.common import say, write_json
+from benchmarks.common import parser_of, say, write_json
 
 from m3agent.evals.data.run_folder import RESULT, RunFolder
 from tests.servers.ray_nodes import RayNodes, ray_nodes
@@ -159,9 +159,7 @@ def driver_figures(folder: Path) -> dict[str, object]:
 
 def main() -> None:
     """Run the simulation and print its figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--instances", type=int, default=1000, help="number of instances")
     parser.add_argument("--nodes", type=int, default=8, help="number of nodes")
     parser.add_argument("--every", type=float, default=45, help="seconds between two kills")

@@ -9,7 +9,6 @@ The driver adds a line every second: the time, its memory in MiB, and how many r
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.common import say
+from benchmarks.common import parser_of, say
 
 from m3agent.cli.common import run
 from m3agent.evals.code.checkout import BRANCH, LeakProof
@@ -145,9 +144,7 @@ def instances_of(count: int) -> list[Instance]:
 
 def main() -> None:
     """Make the attempts that the run lacks."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("address")
     parser.add_argument("--instances", type=int, default=1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import signal
@@ -71,6 +72,13 @@ def name_of(clone: Path) -> str:
     """Return the name of a clone's repository: `owner/name` if its folder is called `owner+name`."""
     folder = clone.resolve()
     return (folder.parent if folder.name in {"repo", ".git"} else folder).name.replace("+", "/")
+
+
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of command lines whose help is a module's docstring as it is."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def say(text: str) -> None:

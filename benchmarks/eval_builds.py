@@ -20,7 +20,6 @@ A row of the table is a stage: environments from nothing, the same again, gradin
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -31,10 +30,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import git, say, write_json
+from benchmarks.common import git, parser_of, say, write_json
 from benchmarks.peers import python_with
 
 from m3agent.agent.settings.settings import state_dir
@@ -45,6 +45,7 @@ from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.images.debian import base_image
+from m3agent.util.concurrency import some_at_a_time
 
 PINNED = "swebench==4.1.0"
 BASE = "sweb.base.py.x86_64:latest"
@@ -142,44 +143,35 @@ def official(rows: Sequence[dict[str, Any]], python: Path, workers: int, run: st
 
 def remove_images(*repositories: str) -> None:
     """Remove the images of these repositories that are no base images."""
-    api = connect()
-    try:
-        for image in api.images():
-            for tag in image["RepoTags"] or ():
-                repository, _, name = tag.rpartition(":")
-                if repository.startswith(repositories) and not name.startswith("base-") and tag != BASE:
-                    api.remove_image(tag, force=True)
-    finally:
-        api.close()
+    with closing(connect()) as api:
+        for tag in (tag for image in api.images() for tag in image["RepoTags"] or ()):
+            repository, _, name = tag.rpartition(":")
+            if repository.startswith(repositories) and not name.startswith("base-") and tag != BASE:
+                api.remove_image(tag, force=True)
 
 
 async def ours(instances: Sequence[Instance], workers: int) -> dict[str, Any]:
     """Build all images twice, and grade the reference patches."""
-    state, room = state_dir(os.environ), asyncio.Semaphore(workers)
+    state = state_dir(os.environ)
     seconds: dict[str, float] = {}
     names: dict[str, str] = {}
 
     async def build(instance: Instance) -> None:
-        async with room:
-            names[instance.id] = await Environments(state, say).image(instance.task)
+        names[instance.id] = await Environments(state, say).image(instance.task)
 
-    async def grade(instance: Instance, folder: Path) -> bool:
-        async with room:
-            patch = instance.answer.patch.encode()
-            found = await Grader(state, say).strict(instance, patch, names[instance.id], folder)
-            return found.verdict is Verdict.RESOLVED
+    async def grade(instance: Instance) -> bool:
+        patch, image = instance.answer.reference, names[instance.id]
+        with tempfile.TemporaryDirectory() as folder:
+            found = await Grader(state, say).strict(instance, patch, image, Path(folder))
+        return found.verdict is Verdict.RESOLVED
 
     for stage in ("environments", "again"):
         began = time.monotonic()
-        await asyncio.gather(*map(build, instances))
+        await some_at_a_time(workers, build, instances)
         seconds[stage] = time.monotonic() - began
-    with tempfile.TemporaryDirectory() as name:
-        folders = [Path(name) / each.id for each in instances]
-        for folder in folders:
-            folder.mkdir()
-        began = time.monotonic()
-        resolved = await asyncio.gather(*map(grade, instances, folders))
-        seconds["grading"] = time.monotonic() - began
+    began = time.monotonic()
+    resolved = await some_at_a_time(workers, grade, instances)
+    seconds["grading"] = time.monotonic() - began
     return {
         "seconds": seconds,
         "resolved": sorted(each.id for each, good in zip(instances, resolved, strict=True) if good),
@@ -189,19 +181,14 @@ async def ours(instances: Sequence[Instance], workers: int) -> dict[str, Any]:
 
 def _layers(names: Iterable[str]) -> int:
     """Return the number of different layers of these images above their base images."""
-    api = connect()
-    try:
+    with closing(connect()) as api:
         histories = [api.history(name) for name in names]
-    finally:
-        api.close()
     return len({one["Id"] for history in histories for one in history if one["Id"] != "<missing>"})
 
 
 def main() -> None:
     """Measure both, and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("rows", nargs="+", type=Path)
     parser.add_argument("--clone", action="append", default=[], metavar="OWNER/NAME=FOLDER")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
@@ -216,9 +203,8 @@ def main() -> None:
     rows = [json.loads(line) for file in options.rows for line in file.read_text().splitlines()]
     [python_version] = {row["environment"]["python_used"] for row in rows}
     python = python_with(options.peers_dir / "swebench-4", [PINNED])
-    api = connect()
-    base = base_image(api, python_version, state=state_dir(os.environ), say=say, stop=threading.Event())
-    api.close()
+    with closing(connect()) as api:
+        base = base_image(api, python_version, state=state_dir(os.environ), say=say, stop=threading.Event())
     make_base(base.image.name, dict(each.split("=", 1) for each in options.clone))
     remove_images("m3agent-env", "sweb.")
     found = {"m3agent": asyncio.run(ours(instances, options.workers))}

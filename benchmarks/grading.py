@@ -15,7 +15,6 @@ the official one, its logs give the time). Overhead is wall seconds minus test s
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -24,11 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import say, write_json
+from benchmarks.common import parser_of, say, write_json
 from benchmarks.peers import python_with
 
 from m3agent.agent.settings.settings import state_dir
@@ -40,6 +40,7 @@ from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.official import official_grade
 from m3agent.evals.grade.validate import HARMLESS
 from m3agent.sandbox.backends.engine import connect
+from m3agent.util.concurrency import some_at_a_time
 
 PINNED = "swebench==5.0.2"
 RUNTIME = re.compile(r"Test runtime: ([0-9_]+\.[0-9]+) seconds")
@@ -49,25 +50,28 @@ Round = dict[str, Any]
 
 def patches_of(instances: Sequence[Instance], kind: str) -> dict[str, bytes]:
     if kind == "gold":
-        return {i.id: i.answer.patch.encode() for i in instances}
+        return {i.id: i.answer.reference for i in instances}
     return {i.id: HARMLESS for i in instances}
 
 
 async def images_of(instances: Sequence[Instance], workers: int) -> dict[str, str]:
     """Return every image. Build missing images, and tag each with the name in its row."""
-    environments, room = Environments(state_dir(os.environ), say), asyncio.Semaphore(workers)
+    environments = Environments(state_dir(os.environ), say)
 
     async def one(instance: Instance) -> tuple[str, str]:
-        async with room:
-            return instance.id, await environments.image(instance.task)
+        return instance.id, await environments.image(instance.task)
 
-    images = dict(await asyncio.gather(*map(one, instances)))
-    api = connect()
-    for instance in instances:
-        repository, _, tag = str(instance.answer.row["image"]).partition(":")
-        api.tag(images[instance.id], repository, tag or "latest", force=True)
-    api.close()
+    images = dict(await some_at_a_time(workers, one, instances))
+    with closing(connect()) as api:
+        for instance in instances:
+            repository, _, tag = str(instance.answer.row["image"]).partition(":")
+            api.tag(images[instance.id], repository, tag or "latest", force=True)
     return images
+
+
+def round_of(wall: float, tests: float, workers: int, resolved: Iterable[str]) -> Round:
+    """Return the result of a contestant's round."""
+    return {"wall": wall, "tests": tests, "overhead": wall - tests / workers, "resolved": sorted(resolved)}
 
 
 async def ours(
@@ -78,29 +82,22 @@ async def ours(
     *,
     strict: bool,
 ) -> Round:
-    room = asyncio.Semaphore(workers)
     grader = Grader(state_dir(os.environ), say)
     started = time.monotonic()
 
     async def one(instance: Instance) -> tuple[str, bool, float]:
-        async with room:
-            with tempfile.TemporaryDirectory() as folder:
-                patch, image = patches[instance.id], images[instance.id]
-                if strict:
-                    grade = await grader.strict(instance, patch, image, Path(folder))
-                    return instance.id, grade.verdict is Verdict.RESOLVED, grade.test_seconds
-                official = await official_grade(instance, patch, image, Path(folder))
-                return instance.id, bool(official.resolved), official.test_seconds
+        with tempfile.TemporaryDirectory() as folder:
+            patch, image = patches[instance.id], images[instance.id]
+            if strict:
+                grade = await grader.strict(instance, patch, image, Path(folder))
+                return instance.id, grade.verdict is Verdict.RESOLVED, grade.test_seconds
+            official = await official_grade(instance, patch, image, Path(folder))
+            return instance.id, bool(official.resolved), official.test_seconds
 
-    done = await asyncio.gather(*map(one, instances))
+    done = await some_at_a_time(workers, one, instances)
     wall = time.monotonic() - started
     tests = sum(seconds for _, _, seconds in done)
-    return {
-        "wall": wall,
-        "tests": tests,
-        "overhead": wall - tests / workers,
-        "resolved": sorted(i for i, resolved, _ in done if resolved),
-    }
+    return round_of(wall, tests, workers, (ident for ident, resolved, _ in done if resolved))
 
 
 def peer(
@@ -133,18 +130,11 @@ def peer(
         report = json.loads(reports[0].read_text())
         logs = Path(folder).glob("logs/run_evaluation/bench/*/*/run_instance.log")
         tests = sum(float(m[1].replace("_", "")) for log in logs for m in RUNTIME.finditer(log.read_text()))
-        return {
-            "wall": wall,
-            "tests": tests,
-            "overhead": wall - tests / workers,
-            "resolved": sorted(report["resolved_ids"]),
-        }
+        return round_of(wall, tests, workers, report["resolved_ids"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("rows", type=Path)
     parser.add_argument("--patches", default="gold,harmless")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)

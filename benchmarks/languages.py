@@ -9,13 +9,12 @@ files, or without any change if it has only one file. Without the file that fixe
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.common import name_of, say
+from benchmarks.common import name_of, parser_of, say
 from benchmarks.mining import open_history
 
 from m3agent.agent.fix.sandbox_setup import with_environment
@@ -74,9 +73,7 @@ async def measure(
 
 def main() -> None:
     """Measure the patches of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("cases", nargs="+", metavar="CLONE:BASE:FIX")
     parser.add_argument("--sandbox", choices=["docker", "bwrap"])
     options = parser.parse_args()

@@ -17,10 +17,11 @@ import json
 import tempfile
 import threading
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.common import say
+from benchmarks.common import parser_of, say
 from benchmarks.mining import open_history
 from pydantic import TypeAdapter
 
@@ -97,18 +98,13 @@ async def measure(
 
 def base_with(python: str, state: Path) -> str:
     """Return the name of a base image with a version of Python; building it takes minutes."""
-    api = connect()
-    try:
+    with closing(connect()) as api:
         return base_image(api, python, state=state, say=say, stop=threading.Event()).image.name
-    finally:
-        api.close()
 
 
 def main() -> None:
     """Measure the patches of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("clone", type=Path)
     parser.add_argument("base")
     parser.add_argument("commits", nargs="*", metavar="COMMIT")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,20 +55,29 @@ def mine(store: TreeStore, head: str) -> Iterator[Repair]:
     )
     for block in log.decode(errors="surrogateescape").split("\x01")[1:]:
         heading, *lines = block.strip("\n").split("\n")
-        commit, *parents = heading.split()
         changes = [line.split("\t", 1) for line in lines if line]
-        python = [(status, path) for status, path in changes if path.endswith(".py")]
-        sources = [(status, path) for status, path in python if not is_test_file(path)]
-        tests = [path for status, path in python if is_test_file(path) and status in "AM"]
-        if len(parents) != 1 or len(sources) != 1 or sources[0][0] != "M" or not tests:
-            continue
-        path = sources[0][1]
-        message = store.git("log", "-1", "--format=%B", commit).decode(errors="replace").strip()
-        if not REPAIRS.search(message):
-            continue
-        size = _size(store, parents[0], commit, path)
-        if size is not None and max(size) <= MOST_LINES:
-            yield Repair(commit, parents[0], path, tuple(sorted(tests)), *size, message)
+        if (repair := _repair(store, heading.split(), changes)) is not None:
+            yield repair
+
+
+def _repair(store: TreeStore, commits: Sequence[str], changes: Sequence[Sequence[str]]) -> Repair | None:
+    """Return the small repair that a commit is; None if it is none.
+
+    Args:
+        commits: The commit and its parents.
+        changes: Status and path of each changed file.
+    """
+    python = [(status, path) for status, path in changes if path.endswith(".py")]
+    sources = [(status, path) for status, path in python if not is_test_file(path)]
+    tests = [path for status, path in python if is_test_file(path) and status in "AM"]
+    if len(commits) != 2 or len(sources) != 1 or sources[0][0] != "M" or not tests:
+        return None
+    (commit, parent), path = commits, sources[0][1]
+    message = store.git("log", "-1", "--format=%B", commit).decode(errors="replace").strip()
+    size = _size(store, parent, commit, path) if REPAIRS.search(message) else None
+    if size is None or max(size) > MOST_LINES:
+        return None
+    return Repair(commit, parent, path, tuple(sorted(tests)), *size, message)
 
 
 def _size(store: TreeStore, parent: str, commit: str, path: str) -> tuple[int, int] | None:

@@ -14,7 +14,6 @@ verdict is wrong, a certificate does not hold, or a flipped byte is not noticed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,7 +23,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import IDENTITY, name_of, say, write_json
+from benchmarks.common import IDENTITY, name_of, parser_of, say, write_json
 
 WRONG = frozenset({"failed", "unverified"})
 """The verdicts that are right for a patch that must not be trusted."""
@@ -270,9 +269,7 @@ def flips_are_noticed(folder: Path) -> bool:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("clones", nargs="+", type=Path, metavar="CLONE")
     parser.add_argument(
         "--only",

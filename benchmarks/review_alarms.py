@@ -13,7 +13,7 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -116,6 +116,16 @@ def read_clone(clone: Path, most: int) -> Reading:
     return reading
 
 
+def table(readings: Sequence[Reading]) -> str:
+    """Return the numbers of fixes and alarms in Markdown."""
+    fixes, alarms = sum(one.fixes for one in readings), sum(len(one.alarms) for one in readings)
+    share = f"{alarms / max(fixes, 1):.2%}"
+    lines = ["\n| repository | fixes | alarms | only in tests |", "|---|---:|---:|---:|"]
+    lines += [f"| {one.name} | {one.fixes:,} | {len(one.alarms)} | {one.in_tests} |" for one in readings]
+    lines += [f"| all | {fixes:,} | {alarms} ({share}) | {sum(one.in_tests for one in readings)} |"]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Read all clones and print the alarms."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -133,26 +143,17 @@ def main() -> None:
                 for alarm in found:
                     print(f"  {alarm.path}:{alarm.line}: {alarm.what}: {alarm.text}")
             print(f"{reading.name}: {reading.fixes} fixes, {len(reading.alarms)} alarms", file=sys.stderr)
-    print("\n| repository | fixes | alarms | only in tests |\n|---|---:|---:|---:|")
-    for one in readings:
-        print(f"| {one.name} | {one.fixes:,} | {len(one.alarms)} | {one.in_tests} |")
-    fixes, alarms = sum(one.fixes for one in readings), sum(len(one.alarms) for one in readings)
-    print(
-        f"| all | {fixes:,} | {alarms} ({alarms / max(fixes, 1):.2%}) | {sum(one.in_tests for one in readings)} |"
-    )
-    causes = Counter(
-        what for one in readings for found in one.alarms.values() for what in {each.what for each in found}
-    )
+    print(table(readings))
+    every = [(one.name, commit, found) for one in readings for commit, found in one.alarms.items()]
+    causes = Counter(what for *_, found in every for what in {each.what for each in found})
     for what, count in causes.most_common():
         print(f"{count:5} {what}", file=sys.stderr)
-    if given.json:
-        lines = [
-            {"repository": one.name, "commit": commit, **asdict(each)}
-            for one in readings
-            for commit, found in one.alarms.items()
-            for each in found
-        ]
-        write_json(given.json, lines)
+    lines = [
+        {"repository": name, "commit": commit, **asdict(each)}
+        for name, commit, found in every
+        for each in found
+    ]
+    write_json(given.json, lines)
 
 
 if __name__ == "__main__":

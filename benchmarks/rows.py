@@ -13,7 +13,6 @@ the tables were tried.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.common import say, write_json
+from benchmarks.common import parser_of, say, write_json
 
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.data.fields import Fields
@@ -147,9 +146,7 @@ def table(every: Sequence[Wanted]) -> str:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("rows", nargs="+", type=Path)
     parser.add_argument("--swebench", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=30.0, help="time for the builds")

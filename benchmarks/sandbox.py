@@ -23,7 +23,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -292,7 +292,7 @@ async def interleaved(
     return {**samples, **out}
 
 
-async def call_rows(contestants: Sequence[Ours | Plain | Peer], rounds: int, wanted: set[str]) -> list[Row]:
+async def call_rows(contestants: Sequence[Contestant], rounds: int, wanted: set[str]) -> list[Row]:
     """Measure the rows that need one call per sample."""
     titles = {
         "shell": "shell call",
@@ -313,13 +313,13 @@ async def call_rows(contestants: Sequence[Ours | Plain | Peer], rounds: int, wan
     return rows
 
 
-def call_of(one: Ours | Plain | Peer, key: str) -> Callable[[], Awaitable[float]]:
+def call_of(one: Contestant, key: str) -> Callable[[], Awaitable[float]]:
     if isinstance(one, Peer):
         return lambda: one.ask(key)
     return lambda: timed(getattr(one, key))
 
 
-async def left_row(contestants: Sequence[Ours | Plain | Peer]) -> Row:
+async def left_row(contestants: Sequence[Contestant]) -> Row:
     """Count the processes that outlive a call that timed out. Measure this row last, because the processes stay."""
     samples: dict[str, list[float] | str] = {}
     for one in contestants:
@@ -331,7 +331,7 @@ async def left_row(contestants: Sequence[Ours | Plain | Peer]) -> Row:
 
 
 async def ready_row(
-    contestants: Sequence[Ours | Plain | Peer],
+    contestants: Sequence[Contestant],
     workspace: Workspace,
     api: Any,
     plain: tuple[str, Sequence[str]],
@@ -474,6 +474,27 @@ async def parallel_row(
 # -- main -----------------------------------------------------------------------------------------------------------
 
 
+Contestant = Ours | Plain | Peer
+PEERS = {MINI: "mini", REX: "swerex"}
+"""The programs of the peers, by their names."""
+
+
+async def peers_of(
+    wanted: Mapping[str, str], folder: Path, plain: tuple[str, list[str]], api: Any
+) -> list[Peer]:
+    """Return the peers, which are installed in a folder. Raises Absent."""
+    if not wanted:
+        return []
+    python = await asyncio.to_thread(python_with, folder, PINNED)
+    image, binds = plain
+    mounts = [part for bind in binds for part in ("-v", bind)]
+    more = {REX: peer_server(folder)} if REX in wanted else {}
+    return [
+        Peer(name, program, python, image, [*mounts, *more.get(name, []), "--label", LABEL], api)
+        for name, program in wanted.items()
+    ]
+
+
 async def run(options: argparse.Namespace, scratch: Path) -> tuple[list[Row], dict[str, Any]]:
     """Return every requested row, and the conditions of the measurement."""
     tree = scratch / "tree"
@@ -483,29 +504,19 @@ async def run(options: argparse.Namespace, scratch: Path) -> tuple[list[Row], di
     api = await asyncio.to_thread(connect)
     image = await asyncio.to_thread(find_image, api, None, lambda text: print(text, file=sys.stderr))
     plain = (image.name, [f"{folder}:{folder}:ro" for folder in image.binds])
-    contestants: list[Ours | Plain | Peer] = [Ours("docker", workspace, scratch)]
-    if BWRAP not in options.without:
-        contestants.append(Ours("bwrap", workspace, scratch))
+    backends: list[Backend] = ["docker"] if BWRAP in options.without else ["docker", "bwrap"]
+    contestants: list[Contestant] = [Ours(backend, workspace, scratch) for backend in backends]
     contestants += [Plain(CLI, api, *plain), Plain(SDK, api, *plain)]
     absent: dict[str, str] = {}
-    peers = {MINI: "mini", REX: "swerex"}
-    wanted_peers = [name for name in peers if name not in options.without]
-    if wanted_peers:
-        folder = options.peers or scratch / "peers"
-        try:
-            python = await asyncio.to_thread(python_with, folder, PINNED)
-        except Absent as error:
-            absent = dict.fromkeys(wanted_peers, str(error))
-        else:
-            mounts = [part for bind in plain[1] for part in ("-v", bind)]
-            for name in wanted_peers:
-                more = peer_server(folder) if name == REX else []
-                arguments = [*mounts, *more, "--label", LABEL]
-                contestants.append(Peer(name, peers[name], python, image.name, arguments, api))
+    wanted = {name: program for name, program in PEERS.items() if name not in options.without}
+    try:
+        contestants += await peers_of(wanted, options.peers or scratch / "peers", plain, api)
+    except Absent as error:
+        absent = dict.fromkeys(wanted, str(error))
     before = os.getloadavg()[0]
     rows: list[Row] = []
     async with contextlib.AsyncExitStack() as stack:
-        there: list[Ours | Plain | Peer] = []
+        there: list[Contestant] = []
         for one in contestants:
             stack.push_async_callback(one.close)
             try:
@@ -519,7 +530,6 @@ async def run(options: argparse.Namespace, scratch: Path) -> tuple[list[Row], di
             rows.append(await ready_row(there, workspace, api, plain, max(2, options.repeat // 4)))
         if "left" in options.rows:
             rows.append(await left_row(there))
-    backends: list[Backend] = ["docker"] if BWRAP in options.without else ["docker", "bwrap"]
     for count in options.parallel if "parallel" in options.rows else ():
         rows.append(
             await parallel_row(count, backends, workspace, api, plain, options.seconds, options.bursts)

@@ -14,7 +14,6 @@ minute, one after the other, in fresh sandboxes with the repository's environmen
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import tempfile
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.common import name_of, say, write_json
+from benchmarks.common import name_of, parser_of, say, write_json
 from benchmarks.mining import open_history
 
 from m3agent.agent.settings.settings import RERUNS
@@ -145,9 +144,7 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Measure the patches of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("patches", nargs="+", metavar="CLONE:COMMIT")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")

@@ -125,15 +125,15 @@ def measured(clone: Path, known: Sequence[Row], fixes: int, seconds: float) -> l
             process.send_signal(signal.SIGINT)
             process.wait(TIDY_UP)
     after, language, judge = read(kept), language_of(git_dir), _judge()
-    left_out = [Row(name, language, commit, LEFT_OUT) for commit in after.silent]
-    trials = [
-        Row(
-            *(name, language, trial.commit, trial.kind, trial.verdict, trial.rule),
-            *(f"{trial.seconds:g}", judge, trial.reason if trial.is_misjudged else ""),
-        )
-        for trial in after.trials
-    ]
-    return [row for row in (*trials, *left_out) if row.commit not in commits]
+    rows = [_row(name, language, trial, judge) for trial in after.trials]
+    rows += [Row(name, language, commit, LEFT_OUT) for commit in after.silent]
+    return [row for row in rows if row.commit not in commits]
+
+
+def _row(name: str, language: str, trial: Trial, judge: str) -> Row:
+    reason = trial.reason if trial.is_misjudged else ""
+    told = (trial.commit, trial.kind, trial.verdict, trial.rule)
+    return Row(name, language, *told, f"{trial.seconds:g}", judge, reason)
 
 
 def _judge() -> str:
@@ -167,17 +167,7 @@ def line(name: str, rows: Sequence[Row]) -> str:
 def table(rows: Sequence[Row]) -> str:
     """Return the table in Markdown, and how many fixes it holds."""
     trials = [row for row in rows if row.kind != LEFT_OUT]
-    groups: dict[str, list[Row]] = {kind: [row for row in trials if row.kind == kind] for kind in KINDS}
-    for language in sorted({row.language for row in trials}):
-        for is_right, label in ((True, "right"), (False, "wrong")):
-            groups[f"{language}: {label}"] = [
-                row for row in trials if (row.language, row.is_right) == (language, is_right)
-            ]
-    groups |= {
-        f"all: {label}": [row for row in trials if row.is_right == is_right]
-        for is_right, label in ((True, "right"), (False, "wrong"))
-    }
-    fixes = fixes_in(rows)
+    groups, fixes = groups_of(trials), fixes_in(rows)
     other = {(row.repository, row.commit) for row in trials if row.language != "Python"}
     verified = [row for row in trials if row.verdict == "verified"]
     true = sum(row.is_right for row in verified)
@@ -189,6 +179,18 @@ def table(rows: Sequence[Row]) -> str:
         f"|---|{'---:|' * 5}\n"
         f"{''.join(line(name, those) for name, those in groups.items() if those)}"
     )
+
+
+def groups_of(trials: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the trials by kind, and the right and the wrong ones of each language and of all."""
+    languages = sorted({row.language for row in trials})
+    labels = [f"{name}: {label}" for name in (*languages, "all") for label in ("right", "wrong")]
+    groups: dict[str, list[Row]] = {name: [] for name in (*KINDS, *labels)}
+    for row in trials:
+        label = "right" if row.is_right else "wrong"
+        for name in (row.kind, f"{row.language}: {label}", f"all: {label}"):
+            groups[name].append(row)
+    return groups
 
 
 def rates(rows: Sequence[Row]) -> str:

@@ -124,26 +124,28 @@ def cases_of(history: History, number: int) -> list[Case]:
 
 def _case(history: History, fix: Fix) -> Case | None:
     title = fix.message.partition("\n")[0]
-    if not (FIX.search(title) or CLOSES.search(fix.message)) or says_nothing(fix.message):
+    is_fix = FIX.search(title) or CLOSES.search(fix.message)
+    if not is_fix or says_nothing(fix.message) or len(fix.sources) > MOST_MODULES:
         return None
-    if len(fix.sources) > MOST_MODULES:
-        return None
-    tests = [
-        path for path in fix.others if kind_of(path) is FileKind.TEST and is_code(path.rpartition("/")[2])
-    ]
-    code = [each for path in sorted(fix.sources) if (each := _changed(history, fix, path)).ranges]
-    changed_tests = [each for path in sorted(tests) if (each := _changed(history, fix, path)).ranges]
-    if not code or not changed_tests:
+    files = [path for path in fix.others if kind_of(path) is FileKind.TEST]
+    code = _all_changed(history, fix, fix.sources)
+    tests = _all_changed(history, fix, (path for path in files if is_code(path.rpartition("/")[2])))
+    if not code or not tests:
         return None
     names = frozenset(name for each in code for _, name in _definitions(each) if not name.startswith("__"))
     repository = history.repo.resolve()
     name = repository.parent.name if repository.name in ("repo", ".git") else repository.name
-    return Case(name, fix, tuple(code), tuple(changed_tests), names)
+    return Case(name, fix, tuple(code), tuple(tests), names)
 
 
 def says_nothing(message: str) -> bool:
     """Return whether a message has fewer than eight words and no identifier."""
     return len(message.split()) < FEWEST_WORDS and not IDENTIFIER.search(message)
+
+
+def _all_changed(history: History, fix: Fix, paths: Iterable[str]) -> list[Changed]:
+    """Return those files of which the fix changes lines that the parent has."""
+    return [each for path in sorted(paths) if (each := _changed(history, fix, path)).ranges]
 
 
 def _changed(history: History, fix: Fix, path: str) -> Changed:
@@ -380,12 +382,11 @@ def report(rows: Sequence[Row]) -> str:
     for tool, repository in product(dict.fromkeys(row.tool for row in rows), repositories):
         chosen = [row for row in rows if row.tool == tool and repository in ("", row.repository)]
         number = len({(row.repository, row.commit) for row in chosen})
-        cells = "".join(
-            f"{statistics.fmean(row.code for row in chosen if row.tokens == tokens):>5.0%}"
-            f"{statistics.fmean(row.tests for row in chosen if row.tokens == tokens):>5.0%}"
-            f"{statistics.fmean(row.named for row in chosen if row.tokens == tokens):>5.0%}"
-            for tokens in budgets
-        )
+        cells = ""
+        for tokens in budgets:
+            fit = [row for row in chosen if row.tokens == tokens]
+            for share in ("code", "tests", "named"):
+                cells += f"{statistics.fmean(getattr(row, share) for row in fit):>5.0%}"
         label = f"{tool}, {repository or 'all'} ({number}), code, tests, named"
         lines.append(f"{label:46}{cells}")
     return "\n".join(lines)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.code.archive import extract_files
-from m3agent.evals.code.checkout import CODE, checkout
+from m3agent.evals.code.checkout import checkout, code_folder
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.load import load
 from m3agent.evals.data.results import FAILED, Grade, Verdict
@@ -49,15 +49,12 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class Reward:
-    """A reward, with the grade that it comes from.
-
-    Attributes:
-        value: 1.0 for a resolved instance, 0.0 for every failure of the agent. None if the machine or the instance is at
-            fault: such a sample says nothing about the agent and must not be used.
-        grade: The grade.
-    """
+    """A reward, with the grade that it comes from."""
 
     value: float | None
+    """1.0 for a resolved instance, 0.0 for every failure of the agent. None if the machine or the instance is at fault: such
+    a sample says nothing about the agent and must not be used.
+    """
     grade: Grade
 
 
@@ -108,9 +105,7 @@ class Benchmark:
         return made.getvalue()
 
     def _checkout(self, ident: str, folder: Path) -> None:
-        cache = self._state / CODE
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        checkout(self.instances[ident].task, folder, cache=cache)
+        checkout(self.instances[ident].task, folder, cache=code_folder(self._state))
 
     async def reward(self, ident: str, left: bytes) -> Reward:
         """Grade what an agent left.

@@ -72,6 +72,11 @@ class Action:
         """A folder that only this job has. Nothing in it is there for the next job."""
         return Path(self.env["RUNNER_TEMP"]) / "m3agent"
 
+    @property
+    def place(self) -> list[str]:
+        """The options that name the checkout and GitHub's server."""
+        return ["--repo", self.env["GITHUB_WORKSPACE"], "--github-api", self.env["GITHUB_API_URL"]]
+
     def passed_on(self, *more: re.Pattern[str]) -> dict[str, str]:
         """Return the environment of m3agent, with its state in the job's own folder."""
         kept = {
@@ -123,16 +128,8 @@ def fix(action: Action) -> int:
     action.folder.mkdir(parents=True, exist_ok=True)
     title = " ".join(action.text("issue", "title").split())
     issue.write_text(f"# {title}\n\n{action.text('issue', 'body')}\n", encoding="utf-8", errors="replace")
-    arguments = [
-        "fix",
-        str(issue),
-        "--repo",
-        action.env["GITHUB_WORKSPACE"],
-        "--pr",
-        "--branch",
-        f"m3agent/{number}",
-    ]
-    arguments += ["--github-api", action.env["GITHUB_API_URL"], "--certificate", str(certificate), "--yes"]
+    arguments = ["fix", str(issue), *action.place, "--pr", "--branch", f"m3agent/{number}"]
+    arguments += ["--certificate", str(certificate), "--yes"]
     minutes, every = (number_of(action, name) for name in ("FOLLOW_MINUTES", "FOLLOW_EVERY"))
     code, shown = _run(action, arguments, action.passed_on(_FOR_A_FIX))
     ended = _report(action, code, shown, certificate)
@@ -160,9 +157,8 @@ def _opened(action: Action) -> str:
 
 def _follow(action: Action, pull: str, minutes: float, every: float) -> int:
     """Follow the pull request, and return the exit code of the step. A limit does not fail the job."""
-    arguments = ["pr", "follow", pull, "--repo", action.env["GITHUB_WORKSPACE"]]
-    arguments += ["--github-api", action.env["GITHUB_API_URL"]]
-    arguments += ["--minutes", f"{minutes:g}", "--every", f"{max(every, 1):g}"]
+    limits = ["--minutes", f"{minutes:g}", "--every", f"{max(every, 1):g}"]
+    arguments = ["pr", "follow", pull, *action.place, *limits]
     code, _ = _run(action, arguments, action.passed_on(_FOR_A_FIX))
     if code == EXIT_CODES[Status.LIMIT]:
         print_text(

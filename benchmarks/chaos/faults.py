@@ -170,6 +170,8 @@ class Stage:
         self.repo, self.state, self.scratch = (self.work / name for name in ("repo", "state", "tmp"))
         self.model = ModelProcess(folder, plan.cut)
         self.engine: OwnEngine | None = None
+        self.struck: float | None = None
+        """When the fault happened, on the monotonic clock; None as long as it did not."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:

@@ -96,48 +96,59 @@ def play(plan: Plan, folder: Path) -> Result:
         fix = ["fix", ISSUE, "--repo", str(stage.repo), "--endpoint", stage.model.url]
         fix += ["--sandbox", plan.backend, *options]
         resume = ["sessions", "resume", "last", "--repo", str(stage.repo), *options]
-        struck: float | None = None
+        commands: dict[How | None, list[str]] = {"restarted": fix, "resumed": resume}
         command = fix
         try:
             for number in range(MOST_RESUMED):
-                with running(stage, command, number) as process:
-                    if number == 0 and stage.strike(process):
-                        struck = time.monotonic()
-                        with contextlib.suppress(subprocess.TimeoutExpired):
-                            process.wait(plan.back)
-                        stage.repair()
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(LIMIT)
-                    hung = process.poll() is None
-                end = _end(stage, process, number)
+                end, hung = _process(stage, command, number)
                 result.ends.append(end.code)
                 result.said.append(end.said)
                 result.violations += [
-                    f"process {number + 1}: {fault}" for fault in witness.faults(end, struck)
+                    f"process {number + 1}: {fault}" for fault in witness.faults(end, stage.struck)
                 ]
                 if hung:
                     result.violations.append(f"process {number + 1} had not ended after {LIMIT:g} s")
                     break
-                if end.code == 0 or (end.code == 2 and "is over (verified)" in end.said):
+                step = _next_step(plan, end, witness, is_first=number == 0)
+                # a run that was begun again counts as that, also if it is resumed after it
+                if step is not None and not (step == "resumed" and result.how != "at once"):
+                    result.how = step
+                if step not in commands:
                     break
-                if any(words in end.said for words in NOT_BEGUN):
-                    command, result.how = fix, "restarted"
-                elif (end.code in (2, 5) and number and witness.handed_over()) or (
-                    end.code == 5 and plan.kind == "disk"
-                ):
-                    result.how = "refused"
-                    break
-                elif end.code in ERRORS or end.code == -9:
-                    command = resume
-                    result.how = "resumed" if result.how == "at once" else result.how
-                else:
-                    break
-            if struck is not None:
-                result.seconds = round(time.monotonic() - struck, 2)
+                command = commands[step]
+            if stage.struck is not None:
+                result.seconds = round(time.monotonic() - stage.struck, 2)
             result.violations += witness.final_faults(result)
         except Exception as error:  # noqa: BLE001  # a run that cannot be judged is a violation; the other runs continue
             result.violations.append(f"the run could not be judged: {type(error).__name__}: {error}")
     return result
+
+
+def _process(stage: Stage, command: list[str], number: int) -> tuple[End, bool]:
+    """Run one process to its end, and strike the first one; return its end, and whether it had to be killed."""
+    with running(stage, command, number) as process:
+        if number == 0 and stage.strike(process):
+            stage.struck = time.monotonic()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(stage.plan.back)
+            stage.repair()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LIMIT)
+        hung = process.poll() is None
+    return _end(stage, process, number), hung
+
+
+def _next_step(plan: Plan, end: End, witness: Witness, *, is_first: bool) -> How | None:
+    """Return what follows the end of a process: `restarted`, `resumed` or `refused`; None if the run is over."""
+    if end.code == 0 or (end.code == 2 and "is over (verified)" in end.said):
+        return None
+    if any(words in end.said for words in NOT_BEGUN):
+        return "restarted"
+    if end.code == 5 and plan.kind == "disk":
+        return "refused"
+    if end.code in (2, 5) and not is_first and witness.handed_over():
+        return "refused"
+    return "resumed" if end.code in ERRORS or end.code == -9 else None
 
 
 @contextlib.contextmanager
@@ -164,6 +175,16 @@ def running(stage: Stage, arguments: list[str], number: int) -> Iterator[subproc
 def _end(stage: Stage, process: subprocess.Popen[bytes], number: int) -> End:
     stdout, stderr = ((stage.folder / f"{name}-{number}").read_bytes() for name in ("stdout", "stderr"))
     return End(process.pid, process.returncode, stdout, stderr.decode(errors="replace"))
+
+
+def _calls_faults(lines: list[dict[str, Any]]) -> list[str]:
+    """Return what is wrong with the begins and the ends of a session's calls."""
+    started = [line for line in lines if line["type"] == "call.started"]
+    begun, ids = [line["call"] for line in started], [(line["turn"], line["id"]) for line in started]
+    ended = [line["call"] for line in lines if line["type"] == "call.finished"]
+    if sorted(ended) == begun and len(set(ids)) == len(ids):
+        return []
+    return [f"calls begun {begun}, ended {ended}, ids {ids}"]
 
 
 class Witness:
@@ -204,12 +225,7 @@ class Witness:
         if not (logs := stage.logs()):
             return ["there is no session"]
         lines = _whole_lines(logs[-1])
-        found = []
-        begun = [line["call"] for line in lines if line["type"] == "call.started"]
-        ended = [line["call"] for line in lines if line["type"] == "call.finished"]
-        ids = [(line["turn"], line["id"]) for line in lines if line["type"] == "call.started"]
-        if sorted(ended) != begun or len(set(ids)) != len(ids):
-            found.append(f"calls begun {begun}, ended {ended}, ids {ids}")
+        found = _calls_faults(lines)
         bodies = stage.model.requests()
         found += history_faults(bodies)
         kept = [json.loads(line) for line in logs[-1].with_name(MESSAGES).read_bytes().splitlines()]
@@ -218,12 +234,11 @@ class Witness:
             found.append(f"{MESSAGES} does not begin with what the model was sent last")
         if (status := lines[-1].get("status")) != "verified" and result.how != "refused":
             return [*found, f"the session ended {status} with exit {result.ends[-1]}: {result.said[-1]}"]
-        patches = [
-            path for path in stage.state.glob("sessions/*/patch.diff") if path.parent == logs[-1].parent
-        ]
-        if [self._patched(path.read_bytes()) for path in patches] != [self._fixed_tree]:
+        file = logs[-1].with_name("patch.diff")
+        patch = file.read_bytes() if file.exists() else b""
+        if self._patched(patch) != self._fixed_tree:
             found.append("the patch does not make what the script makes")
-        if result.ends[-1] == 0 and not plan.as_json and self._ended.stdout != patches[0].read_bytes():
+        if result.ends[-1] == 0 and not plan.as_json and self._ended.stdout != patch:
             found.append("what was printed is not the patch")
         if plan.hand_over != "print" and result.how != "refused" and not self.handed_over():
             found.append(f"the patch was not handed over (--{plan.hand_over})")

@@ -163,17 +163,19 @@ def unexpected(found: Mapping[str, Any], *, evict: bool) -> list[str]:
     sound = found["sound"]
     if sound is None:
         return ["the sound engine was not checked: no time was left"]
-    wrong = []
-    for name in [*SOUND, *([RESTORED] if evict else [])]:
-        check = sound["checks"].get(name)
-        if check is not None and check["ok"] is False:
-            wrong.append(f"{name} failed on the sound engine: {check['detail']}")
-    for name in [*DECIDED, *([RESTORED] if evict else [])]:
-        check = sound["checks"].get(name)
-        if check is None or check["ok"] is None:
-            wrong.append(
-                f"{name} was not decided on the sound engine: {'missing' if check is None else check['detail']}"
-            )
+    missing = {"ok": None, "detail": "missing"}
+    checks = {name: sound["checks"].get(name, missing) for name in (*SOUND, *DECIDED, RESTORED)}
+    more = (RESTORED,) if evict else ()
+    wrong = [
+        f"{name} failed on the sound engine: {checks[name]['detail']}"
+        for name in (*SOUND, *more)
+        if checks[name]["ok"] is False
+    ]
+    wrong += [
+        f"{name} was not decided on the sound engine: {checks[name]['detail']}"
+        for name in (*DECIDED, *more)
+        if checks[name]["ok"] is None
+    ]
     for fault, (name, _, _) in FAULTS.items():
         result = found["faults"].get(fault)
         if result is None:

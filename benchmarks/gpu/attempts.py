@@ -14,13 +14,27 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common import commit_all, write_json
 from benchmarks.gpu.fix import FERRY, LINES, run_fix
 from benchmarks.gpu.proxy import ScriptingProxy
 
 LEAST_CACHED = 0.9
+
+
+def first_turns(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what the first request of each attempt found."""
+    numbers = {e["session"]: e["attempt"]["number"] for e in events if e["type"] == "session.started"}
+    rows = [
+        {"attempt": numbers[event["session"]]}
+        | {key: event[key] for key in ("prompt_tokens", "cached_share", "first_token_seconds")}
+        for event in events
+        if event["type"] == "turn.finished" and event["turn"] == 1
+    ]
+    return sorted(rows, key=lambda row: row["attempt"])
 
 
 def main() -> int:
@@ -41,14 +55,7 @@ def main() -> int:
                 shutil.copyfile(path, copy)
         commit_all(repo, "ferry 0.3.0")
         code, events = run_fix(repo, proxy.url, "--thinking", "adaptive", "--attempts", str(options.attempts))
-    numbers = {e["session"]: e["attempt"]["number"] for e in events if e["type"] == "session.started"}
-    rows = [
-        {"attempt": numbers[event["session"]]}
-        | {key: event[key] for key in ("prompt_tokens", "cached_share", "first_token_seconds")}
-        for event in events
-        if event["type"] == "turn.finished" and event["turn"] == 1
-    ]
-    rows.sort(key=lambda row: row["attempt"])
+    rows = first_turns(events)
     for row in rows:
         share = "?" if row["cached_share"] is None else f"{row['cached_share']:.4f}"
         print(

@@ -143,8 +143,8 @@ def leaks(stream: bytes) -> str:
         found.append("think tags in content")
     if "]<]minimax[>[" in content:
         found.append("call markup in content")
-    pieces = [call for delta in deltas for call in delta.get("tool_calls") or ()]
-    whole = [call for call in pieces if call["function"].get("name") and call["function"].get("arguments")]
+    pieces = [call["function"] for delta in deltas for call in delta.get("tool_calls") or ()]
+    whole = [piece for piece in pieces if piece.get("name") and piece.get("arguments")]
     if whole:
         found.append(f"{len(whole)} of {len(pieces)} pieces hold a whole call")
     return ", ".join(found) or "nothing"

@@ -8,12 +8,12 @@ detector would have fired (for ours also those that it would have ended), not th
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.common import parser_of
 from benchmarks.stall.data import Run, Window, read_labels, read_runs, read_windows
 from benchmarks.stall.moves import moves
 from benchmarks.stall.peers import PEERS, Detector, Move
@@ -93,18 +93,27 @@ def score(names: Sequence[str], row: Row, windows: Sequence[Window], labels: Seq
 
 def table(runs: Sequence[Run], lengths: Sequence[int], rows: Sequence[Row]) -> str:
     """Return two tables in Markdown: by outcome of the runs, and compared with both readers' labels."""
+    return "\n".join([*_by_outcome(runs, lengths, rows), "", *_by_label(runs, rows)])
+
+
+def _by_outcome(runs: Sequence[Run], lengths: Sequence[int], rows: Sequence[Row]) -> Iterator[str]:
     outcomes = ("other", "unresolved", "resolved")
     totals = [sum(run.outcome == outcome for run in runs) for outcome in outcomes]
     heads = " | ".join(f"{outcome} ({total})" for outcome, total in zip(outcomes, totals, strict=True))
-    lines = [f"| Detector | {heads} | steps after the first alarm |", "|-|-|-|-|-|"]
+    yield f"| Detector | {heads} | steps after the first alarm |"
+    yield "|-|-|-|-|-|"
     for row in rows:
         hit = [
             sum(bool(at) for run, at in zip(runs, row.alarms, strict=True) if run.outcome == outcome)
             for outcome in outcomes
         ]
         saved = sum(length - at[0] - 1 for length, at in zip(lengths, row.alarms, strict=True) if at)
-        lines.append(f"| {row.name} | {' | '.join(map(str, hit))} | {saved:,} |")
-    lines += ["", f"| Detector | found | within ±{NEAR} | median delay | false alarms |", "|-|-|-|-|-|"]
+        yield f"| {row.name} | {' | '.join(map(str, hit))} | {saved:,} |"
+
+
+def _by_label(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[str]:
+    yield f"| Detector | found | within ±{NEAR} | median delay | false alarms |"
+    yield "|-|-|-|-|-|"
     windows, names = read_windows(), [run.name for run in runs]
     for row in rows:
         both = [score(names, row, windows, read_labels(number)) for number in (1, 2)]
@@ -114,15 +123,12 @@ def table(runs: Sequence[Run], lengths: Sequence[int], rows: Sequence[Row]) -> s
             " / ".join(f"{statistics.median(each.delays):g}" if each.delays else "-" for each in both),
             " / ".join(f"{each.false} of {each.clear}" for each in both),
         )
-        lines.append(f"| {row.name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        yield f"| {row.name} | {' | '.join(cells)} |"
 
 
 def main() -> None:
     """Read the runs, replay everything, print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("runs", type=Path, help="evaluation/java/verified of the clone")
     runs = list(read_runs(parser.parse_args().runs))
     recorded = [list(moves(run.steps)) for run in runs]

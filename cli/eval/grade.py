@@ -169,7 +169,7 @@ def _with_patch(instances: list[Instance], patches: Mapping[str, bytes]) -> list
 def _references(instances: list[Instance]) -> dict[str, bytes]:
     if not all(instance.answer.patch for instance in instances):
         raise UsageError("Tasks of Harbor have a script as their reference: `m3agent eval validate` runs it.")
-    return {each.id: each.answer.patch.encode(errors="surrogateescape") for each in instances}
+    return {each.id: each.answer.reference for each in instances}
 
 
 def _tell(count: Callable[[str], None], graded: Graded) -> None:

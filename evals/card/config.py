@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
 
+from m3agent.evals.data.results import Record
 from m3agent.evals.run.other_agent import PLACEHOLDER, check_placeholders
 from m3agent.util.errors import UsageError
 from m3agent.util.sanitize import printable_line, quoted
@@ -52,11 +53,7 @@ def _without_null(text: str) -> str:
 Text = Annotated[str, AfterValidator(_without_null)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Adapter(_Part):
+class Adapter(Record):
     """How a kind of agent is called."""
 
     name: Text
@@ -99,7 +96,7 @@ class Adapter(_Part):
         return {"files and variables": json.dumps([kept.files, kept.variables], sort_keys=True)}
 
 
-class Server(_Part):
+class Server(Record):
     """The model server behind all agents."""
 
     endpoint: Text
@@ -120,7 +117,7 @@ class Server(_Part):
         raise ValueError("it should be an address like http://host:8000/v1")
 
 
-class Budget(_Part):
+class Budget(Record):
     """What each attempt may use. The proxy enforces tokens and dollars."""
 
     minutes: float = Field(default=60.0, gt=0, le=MOST_MINUTES)
@@ -131,7 +128,7 @@ class Budget(_Part):
     """Highest cost in dollars; none by default. The server's prices must be known."""
 
 
-class CardConfig(_Part):
+class CardConfig(Record):
     """What a card compares."""
 
     data: Text

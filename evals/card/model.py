@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from m3agent.evals.card.run import VERIFICATION
-from m3agent.evals.data.results import AttemptRecord, Verdict
+from m3agent.evals.data.results import AttemptRecord, Verdict, stored
 from m3agent.evals.data.run_folder import RunFolder
 from m3agent.evals.report.counting import Tally, tally_of
 from m3agent.evals.report.model import RunComparison, RunReport, compare, report_of
@@ -187,15 +185,19 @@ def _done(attempts: Sequence[CardAttempt]) -> Done:
 def _attempt(folder: RunFolder, ident: str, number: int) -> CardAttempt:
     place = folder.attempt(ident, number)
     result = folder.result(ident, number)
-    traffic, proof = _traffic(place), _json(place / LEAK_PROOF)
+    traffic, proof = stored(Traffic, place / TRAFFIC), _json(place / LEAK_PROOF)
     leaks = tuple(map(str, proof.get("image") or ()))
+    state, verdict, reason, blame = "running" if place.exists() else "waiting", "", "", ""
+    if result is not None:
+        state, verdict, reason = "done", str(result.verdict), result.reason
+        blame = blame_of(result, traffic)
     return CardAttempt(
         instance=ident,
         number=number,
-        verdict="" if result is None else str(result.verdict),
-        state="done" if result is not None else "running" if place.exists() else "waiting",
-        reason="" if result is None else result.reason,
-        blame="" if result is None else blame_of(result, traffic),
+        verdict=verdict,
+        state=state,
+        reason=reason,
+        blame=blame,
         verified=str(_json(place / VERIFICATION).get("verdict", "")),
         leak=proof.get("clean") is False or bool(leaks),
         leaks=leaks,
@@ -215,13 +217,6 @@ def blame_of(result: AttemptRecord, traffic: Traffic | None) -> str:
         return "budget"
     no_answer = traffic is not None and traffic.requests > 0 and traffic.failed == traffic.requests
     return "model" if no_answer else "agent"
-
-
-def _traffic(place: Path) -> Traffic | None:
-    try:
-        return Traffic.model_validate_json((place / TRAFFIC).read_bytes())
-    except (OSError, ValidationError):
-        return None
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from m3agent.evals.card.config import Adapter, CardConfig, version_of
 from m3agent.evals.data.instance import Instance
-from m3agent.evals.data.results import Grade, OfficialGrade, RunConfig
-from m3agent.evals.data.run_folder import RunFolder, cannot_write
+from m3agent.evals.data.results import Grade, OfficialGrade, Record, RunConfig
+from m3agent.evals.data.run_folder import RunFolder, writing
 from m3agent.evals.run.child import OUTPUT, run_child
 from m3agent.evals.run.counting_proxy import Guard
 from m3agent.evals.run.evaluate import make_one, maker_here, work_off
@@ -37,10 +37,8 @@ VERIFY_SECONDS = 3600.0
 """Most time for `m3agent verify` of a patch."""
 
 
-class CardFile(BaseModel):
+class CardFile(Record):
     """What a card's folder says about itself. Each agent's run is in the folder `runs/NAME`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     v: int = 1
     agents: tuple[str, ...]
@@ -118,10 +116,8 @@ def open_runs(
         config=config.kept().model_dump(mode="json"),
         flaky={ident: tests for ident, tests in (flaky or {}).items() if ident in repos},
     )
-    try:
+    with writing(output / CARD):
         write_whole(output / CARD, file.model_dump_json(indent=2).encode())
-    except OSError as error:
-        raise cannot_write(output / CARD, error) from None
     return folders
 
 

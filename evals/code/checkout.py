@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, ValidationError, computed_field
+from pydantic import BaseModel, ConfigDict, computed_field
 
 from m3agent.agent.repo.repository import GitCommandFailed, open_repository
 from m3agent.agent.repo.snapshot import borrowing_store
 from m3agent.evals.code.archive import unpack
 from m3agent.evals.code.code_image import code_image, commit_of_image
-from m3agent.evals.data.files import BASE, commit_folder
+from m3agent.evals.data.files import BASE, commit_folder, hash_of_folder
 from m3agent.evals.data.instance import DataError, Source, Task
+from m3agent.evals.data.results import stored
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
 from m3agent.sandbox.images.indexes import indexes_here
 from m3agent.sandbox.store.git import RAW_ATTRIBUTES, UNFINISHED, GitFailed, TreeStore, run_git
@@ -289,6 +290,20 @@ class Codebase:
     proof: LeakProof
 
 
+def code_folder(state: Path) -> Path:
+    """Return the folder for code below the state folder; make it if it is missing.
+
+    Raises:
+        EnvironmentFault: It cannot be made.
+    """
+    kept = state / CODE
+    try:
+        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentFault(f"{kept} cannot be made ({error.strerror}).") from None
+    return kept
+
+
 def codebase(task: Task, state: Path) -> Codebase:
     """Return the checkout of a task's base commit; create it if it is missing. This function blocks.
 
@@ -297,15 +312,12 @@ def codebase(task: Task, state: Path) -> Codebase:
         DataError: The data names a wrong commit, or the checkout contains more than its own commit.
         EngineUnavailable, EnvironmentBuildFailed, ImageMissing: The image that has the code is not available.
     """
-    kept = state / CODE
-    try:
-        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise EnvironmentFault(f"{kept} cannot be made ({error.strerror}).") from None
+    kept = code_folder(state)
     folder = kept / _checkout_key(task, kept)
     with (kept / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (kept_code := _read(folder)) is None:
+        proof = stored(LeakProof, folder / PROOF)
+        if proof is None:
             shutil.rmtree(folder, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=kept, prefix="unfinished-") as temporary:
                 new = Path(temporary) / "new"
@@ -313,19 +325,11 @@ def codebase(task: Task, state: Path) -> Codebase:
                 proof = checkout(task, new / WORK, cache=kept)
                 (new / PROOF).write_text(proof.model_dump_json(), "utf-8")
                 new.rename(folder)
-            kept_code = Codebase(folder / WORK, proof)
-    if not kept_code.proof.clean:
+    if not proof.clean:
         raise DataError(
             f"{task.instance_id}: its checkout holds more than its own commit, so an agent could find the fix there."
         )
-    return kept_code
-
-
-def _read(folder: Path) -> Codebase | None:
-    try:
-        return Codebase(folder / WORK, LeakProof.model_validate_json((folder / PROOF).read_bytes()))
-    except (OSError, ValidationError):
-        return None
+    return Codebase(folder / WORK, proof)
 
 
 def _checkout_key(task: Task, kept: Path) -> str:
@@ -357,10 +361,4 @@ def _stamp(task: Task, kept: Path) -> list[object]:
     if source.kind == "archive":
         info = path.stat()
         return [info.st_size, info.st_mtime_ns]
-    digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")):
-        if file.is_symlink():
-            digest.update(f"{file.relative_to(path)} -> {file.readlink()}\0".encode())
-        elif file.is_file():
-            digest.update(f"{file.relative_to(path)}\0{file.stat().st_mode}\0".encode() + file.read_bytes())
-    return [digest.hexdigest()]
+    return [hash_of_folder(path)]

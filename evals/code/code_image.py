@@ -52,8 +52,7 @@ def code_image(
         EnvironmentBuildFailed: The build fails.
         EngineUnavailable, SandboxDied: No container engine answers, or it fails.
     """
-    api = connect()
-    try:
+    with contextlib.closing(connect()) as api:
         name, context = environment.image, environment.dockerfile
         if name is not None:
             image = local_image(api, name)
@@ -65,8 +64,6 @@ def code_image(
                 raise ImageMissing(f"no registry has {name}")
         assert context is not None
         return _built(api, context, kept, say, stop)
-    finally:
-        api.close()
 
 
 @engine_failures("the task's image")
@@ -109,8 +106,7 @@ def commit_of_image(image: Image, path: str, store: TreeStore) -> str:
 def _copy_out(image: Image, path: str, target: Path) -> None:
     from docker.errors import NotFound
 
-    api = connect()
-    try:
+    with contextlib.closing(connect()) as api:
         container: str = api.create_container(image.name, command=["true"], entrypoint=[])["Id"]
         try:
             # with the dot, a link is followed
@@ -122,5 +118,3 @@ def _copy_out(image: Image, path: str, target: Path) -> None:
             raise DataError(f"the code in {path} of {image.name} cannot be used: {error}") from None
         finally:
             remove_container(api, container)
-    finally:
-        api.close()

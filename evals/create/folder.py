@@ -20,6 +20,7 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from m3agent.agent.report.write import write_page
 from m3agent.evals.create.graded import Validated
 from m3agent.evals.create.mine import MinedCommit
+from m3agent.evals.data.results import Record
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.json_lines import json_lines
@@ -49,10 +51,8 @@ PACKING = (
 )
 
 
-class ValidatedCandidate(BaseModel):
+class ValidatedCandidate(Record):
     """A candidate that was validated."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     verdict: Literal["valid", "invalid", "left out"]
     """Whether it is an instance; `left out` if it could be one, but of a kind that was not asked for."""
@@ -74,16 +74,15 @@ class _File(BaseModel):
     tried: dict[str, ValidatedCandidate] = Field(default_factory=dict)
 
 
+@dataclass
 class CreatedFolder:
     """A folder of instances that is being created."""
 
-    def __init__(
-        self, path: Path, repo: str, tried: dict[str, ValidatedCandidate], rows: dict[str, dict[str, Any]]
-    ) -> None:
-        self.path = path.resolve()  # git runs in other folders
-        self.repo = repo
-        self.tried = tried
-        self.rows = rows
+    path: Path
+    """Its whole path, because git runs in other folders."""
+    repo: str
+    tried: dict[str, ValidatedCandidate]
+    rows: dict[str, dict[str, Any]]
 
     @classmethod
     @contextlib.contextmanager
@@ -114,7 +113,7 @@ class CreatedFolder:
                 raise UsageError(
                     f"{path} holds instances of {file.repo}, not of {repo}: give another folder."
                 )
-            made = cls(path, repo, file.tried, rows)
+            made = cls(path.resolve(), repo, file.tried, rows)
             made._write_tried()
             yield made
 

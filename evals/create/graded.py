@@ -54,12 +54,13 @@ class GradedValidator:
             SandboxError: This machine failed, for example because the engine is unreachable. Faults of the
                 instance are returned as `reason` instead.
         """
-        answer = instance.answer.model_copy(update={"timeout": self.timeout})
-        instance = instance.model_copy(update={"answer": answer})
-        fix = answer.patch.encode(errors="surrogateescape")
+        instance = instance.with_answer(timeout=self.timeout)
         try:
             image = await self.environments.image(instance.task)
-            runs = [await self.grader.run(instance, patch, image) for patch in (b"", *[fix] * RUNS)]
+            runs = [
+                await self.grader.run(instance, patch, image)
+                for patch in (b"", *[instance.answer.reference] * RUNS)
+            ]
         except (DataError, EnvironmentBuildFailed, DoesNotApply, InvalidInstance) as error:
             return Validated(reason=str(error))
         for number, run in enumerate(runs):

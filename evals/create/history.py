@@ -53,16 +53,14 @@ class CommitChange:
     """Blob id after."""
 
 
+@dataclass(frozen=True)
 class CommitHistory:
     """The first-parent history of a repository's head."""
 
-    def __init__(self, store: TreeStore, head: str, name: str, tags: bytes = b"") -> None:
-        self.store = store
-        self.head = head
-        self.name = name
-        """`owner/name`, or only the name if no remote tells the owner."""
-        if tags:
-            self.store.git("update-ref", "--stdin", "-z", stdin=tags)
+    store: TreeStore
+    head: str
+    name: str
+    """`owner/name`, or only the name if no remote tells the owner."""
 
     def commits(self, since: datetime | None = None, until: datetime | None = None) -> Iterator[Commit]:
         """Yield the commits between two dates, in the order of the history, newest first.
@@ -150,7 +148,9 @@ def open_history(path: Path, scratch: Path, name: str | None = None) -> CommitHi
             f"{path} is a repository with SHA-256 ids, which m3agent cannot read: convert it to SHA-1."
         )
     store = borrowing_store(repository, scratch / "history.git")
-    return CommitHistory(store, repository.head, name or _name(repository), _tags(repository))
+    if tags := _tags(repository):
+        store.git("update-ref", "--stdin", "-z", stdin=tags)
+    return CommitHistory(store, repository.head, name or _name(repository))
 
 
 def _tags(repository: Repository) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from m3agent.evals.create.mine import MinedCommit
-from m3agent.evals.create.statement import GIVEN_AWAY, TERSE
+from m3agent.evals.create.statement import GIVEN_AWAY, TERSE, lines_of
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.messages import Turn
@@ -145,7 +145,7 @@ def leaks_of(text: str, candidate: MinedCommit, errors: Mapping[str, str], at_ba
         errors: Error text of each failing test before the fix, by test id.
         at_base: Says which names the base has.
     """
-    added, others = _lines(candidate.patch)
+    added, others = lines_of(candidate.patch)
     told, kept = _plain(text), set(map(_plain, others))
     leaks = [
         f"the fix's line `{line[:MOST_SHOWN]}`"
@@ -168,13 +168,6 @@ def _tells_file(text: str, path: str) -> bool:
     names = {path} if name in GENERIC else {path, name}
     pattern = rf"(?<![\w/.-])(?:{'|'.join(map(re.escape, names))})(?!\w)"
     return not path.endswith(TEXTS) and re.search(pattern, text) is not None
-
-
-def _lines(patch: str) -> tuple[list[str], list[str]]:
-    """Return the lines that a patch adds, and those that it removes or shows."""
-    lines = [line for line in patch.splitlines() if not line.startswith(("+++", "---"))]
-    added = [line[1:] for line in lines if line.startswith("+")]
-    return added, [line[1:] for line in lines if line.startswith((" ", "-"))]
 
 
 def _plain(text: str) -> str:

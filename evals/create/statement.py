@@ -144,10 +144,15 @@ def _without_paths(line: str, paths: Sequence[str]) -> str:
 
 
 def _added_lines(patch: str) -> set[str]:
-    lines = (
-        line[1:].strip() for line in patch.splitlines() if line.startswith("+") and not line.startswith("+++")
-    )
+    lines = (line.strip() for line in lines_of(patch)[0])
     return {line for line in lines if len(line) >= GIVEN_AWAY}
+
+
+def lines_of(patch: str) -> tuple[list[str], list[str]]:
+    """Return the lines that a patch adds, and those that it removes or shows."""
+    lines = [line for line in patch.splitlines() if not line.startswith(("+++", "---"))]
+    added = [line[1:] for line in lines if line.startswith("+")]
+    return added, [line[1:] for line in lines if line.startswith((" ", "-"))]
 
 
 def _says_something(text: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,21 +15,19 @@ from m3agent.evals.data.instance import DataError
 from m3agent.util.sanitize import printable_line
 
 
+@dataclass(frozen=True)
 class Fields:
     """The fields of a row, or of an object in one.
 
     A field that is null counts as absent. Texts are kept byte for byte: the line ends of a patch belong to
     it.
-
-    Attributes:
-        where: Start of each error message, such as `rows.jsonl row 3`.
-        prefix: Path of the object in the row, such as `environment.`; empty for the row itself.
     """
 
-    def __init__(self, values: Mapping[str, Any], where: str, prefix: str = "") -> None:
-        self.values = values
-        self.where = where
-        self.prefix = prefix
+    values: Mapping[str, Any]
+    where: str
+    """Start of each error message, such as `rows.jsonl row 3`."""
+    prefix: str = ""
+    """Path of the object in the row, such as `environment.`; empty for the row itself."""
 
     def __contains__(self, name: str) -> bool:
         return self.values.get(name) is not None

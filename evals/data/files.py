@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -113,12 +114,41 @@ def read_statement(path: Path) -> str:
     Raises:
         DataError: The file cannot be read as UTF-8, or is empty.
     """
+    text = read_text(path)
+    if not text.strip():
+        raise DataError(f"{path} is empty: it should say what goes wrong")
+    return text
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, with the ends of lines as they are: they are part of a patch.
+
+    Raises:
+        DataError: The file cannot be read as UTF-8.
+    """
     try:
-        text = path.read_bytes().decode()
+        return path.read_bytes().decode()
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8") from None
     except OSError as error:
         raise unreadable(path, error) from None
-    if not text.strip():
-        raise DataError(f"{path} is empty: it should say what goes wrong")
-    return text
+
+
+def hash_of_folder(folder: Path) -> str:
+    """Return a hash of a folder's files with their paths and modes.
+
+    Raises:
+        DataError: The folder has other than regular files, or one of them cannot be read.
+    """
+    whole = hashlib.sha256()
+    for name in sorted(files_in(folder)):
+        path = folder / name
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            whole.update(
+                f"{name}\0{path.stat().st_mode & 0o100}\0{digest}\n".encode(errors="surrogateescape")
+            )
+        except OSError as error:
+            raise unreadable(path, error) from None
+    return whole.hexdigest()

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.evals.data.fields import Fields
-from m3agent.evals.data.files import files_in, id_of, read_statement, unreadable, within
+from m3agent.evals.data.files import hash_of_folder, id_of, read_statement, unreadable, within
 from m3agent.evals.data.instance import (
     Answer,
     DataError,
@@ -94,7 +94,7 @@ def read_task(folder: Path) -> Instance:
         raise DataError(f"{folder}: it has neither docker_image nor {ENVIRONMENT}/{DOCKERFILE}")
     code = _code_folder(given, stages)
     within(folder, f"{TESTS}/{TEST}", f"{folder}:")
-    dockerfile = DockerContext(folder=str(context), content=_hash(context)) if stages else None
+    dockerfile = DockerContext(folder=str(context), content=hash_of_folder(context)) if stages else None
     metadata, name = fields.inner("metadata"), fields.inner("task").optional("name") or ""
     url = (metadata.optional("repository_url") or "").removesuffix("/").removesuffix(".git")
     return Instance(
@@ -216,7 +216,7 @@ def _rules(fields: Fields, folder: Path) -> RewardRules:
     content = hashlib.sha256()
     for part in (TESTS, SOLUTION):
         if (folder / part).is_dir():
-            content.update(f"{part} {_hash(folder / part)}\n".encode())
+            content.update(f"{part} {hash_of_folder(folder / part)}\n".encode())
     return RewardRules(
         folder=str(folder),
         content=content.hexdigest(),
@@ -266,19 +266,3 @@ def _seconds(verifier: Fields) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
         raise verifier.wrong("timeout_sec", "a number of seconds is expected")
     return float(value)
-
-
-def _hash(folder: Path) -> str:
-    """Return a hash of a folder's files with their paths and modes."""
-    whole = hashlib.sha256()
-    for name in sorted(files_in(folder)):
-        path = folder / name
-        try:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            whole.update(
-                f"{name}\0{path.stat().st_mode & 0o100}\0{digest}\n".encode(errors="surrogateescape")
-            )
-        except OSError as error:
-            raise unreadable(path, error) from None
-    return whole.hexdigest()

@@ -9,7 +9,9 @@ import re
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
+
+from m3agent.evals.data.results import Record
 
 INSTANCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Ids become names of folders and images, so they contain no character that is special in either."""
@@ -25,11 +27,7 @@ PythonRunner = Literal["pytest", "unittest", "django", "sympy"]
 PYTHON_RUNNERS: tuple[PythonRunner, ...] = get_args(PythonRunner)
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Source(_Model):
+class Source(Record):
     """Where the code is."""
 
     kind: Literal["archive", "git", "folder", "image"]
@@ -42,7 +40,7 @@ class Source(_Model):
     """What to take from it: the name of a ref, or a commit id."""
 
 
-class DockerContext(_Model):
+class DockerContext(Record):
     """A folder with a Dockerfile."""
 
     folder: str = Field(exclude=True)
@@ -50,7 +48,7 @@ class DockerContext(_Model):
     """Hash of its files."""
 
 
-class Environment(_Model):
+class Environment(Record):
     """How to build the environment of the code, as data. Commands are shell lines for the work tree."""
 
     image: str | None = None
@@ -77,7 +75,7 @@ class Environment(_Model):
     """From what the image is built, if the image has no name or is not available."""
 
 
-class Task(_Model):
+class Task(Record):
     """The part of an instance that the agent may see."""
 
     instance_id: str
@@ -97,7 +95,7 @@ class Task(_Model):
         return value
 
 
-class OwnRules(_Model):
+class OwnRules(Record):
     """How the benchmark of a row grades a patch, as data (`m3agent.evals.grade.own_rules` carries it out)."""
 
     benchmark: str
@@ -128,7 +126,7 @@ class OwnRules(_Model):
     """Whether durations at the end of names do not count."""
 
 
-class RewardRules(_Model):
+class RewardRules(Record):
     """How a task of Harbor grades: its `tests/test.sh` writes a reward (`m3agent.evals.grade.rewards`)."""
 
     folder: str = Field(exclude=True)
@@ -149,7 +147,7 @@ class RewardRules(_Model):
     """Those of the solution only."""
 
 
-class Answer(_Model):
+class Answer(Record):
     """The part of an instance that only the grader may see."""
 
     patch: str
@@ -179,8 +177,18 @@ class Answer(_Model):
     rules: OwnRules | RewardRules | None = None
     """The rules of the row's benchmark, if they are neither m3agent's nor those of SWE-bench's package."""
 
+    @property
+    def reference(self) -> bytes:
+        """The reference fix as a patch file has it."""
+        return self.patch.encode(errors="surrogateescape")
 
-class Instance(_Model):
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """All test ids of the row."""
+        return (*self.fail_to_pass, *self.pass_to_pass)
+
+
+class Instance(Record):
     """One benchmark task."""
 
     task: Task
@@ -190,6 +198,10 @@ class Instance(_Model):
     def id(self) -> str:
         """Id of the instance."""
         return self.task.instance_id
+
+    def with_answer(self, **fields: object) -> Instance:
+        """Return the instance with other fields of its answer."""
+        return self.model_copy(update={"answer": self.answer.model_copy(update=fields)})
 
 
 class DataError(ValueError):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 
 class Verdict(StrEnum):
@@ -31,11 +34,13 @@ FAILED = (Verdict.UNRESOLVED, Verdict.EMPTY, Verdict.ERROR, Verdict.TIMEOUT)
 """Verdicts that count against an agent. `infra` and `invalid` do not: the agent did not cause them."""
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """Data that is stored as JSON. A field that is not known makes it malformed."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TestCount(_Record):
+class TestCount(Record):
     """The number of passed tests in a list, and the ids of the other tests."""
 
     __test__ = False
@@ -49,7 +54,7 @@ class TestCount(_Record):
         return self.passed + len(self.failed)
 
 
-class Grade(_Record):
+class Grade(Record):
     """The result of grading a patch under m3agent's own (strict) rules."""
 
     verdict: Verdict
@@ -79,7 +84,7 @@ class Grade(_Record):
     """
 
 
-class OfficialGrade(_Record):
+class OfficialGrade(Record):
     """The official package's verdict on the same patch."""
 
     resolved: bool | None
@@ -92,7 +97,7 @@ class OfficialGrade(_Record):
     """Time of the processes that ran tests."""
 
 
-class AttemptUsage(_Record):
+class AttemptUsage(Record):
     """Model usage of an attempt. None means unknown, which differs from 0. `cost` is in dollars."""
 
     turns: int | None = None
@@ -103,7 +108,7 @@ class AttemptUsage(_Record):
     cost: float | None = None
 
 
-class Seconds(_Record):
+class Seconds(Record):
     """Wall time of each phase of an attempt, in seconds."""
 
     environment: float = 0.0
@@ -111,7 +116,7 @@ class Seconds(_Record):
     grade: float = 0.0
 
 
-class AttemptRecord(_Record):
+class AttemptRecord(Record):
     """The record of one attempt at one instance."""
 
     instance_id: str
@@ -133,7 +138,11 @@ class AttemptRecord(_Record):
     started: datetime
 
 
-class RunConfig(_Record):
+Attempt = tuple[str, int]
+"""Instance id and number of the attempt."""
+
+
+class RunConfig(Record):
     """Everything that a run's results depend on. Equal configurations are the same experiment."""
 
     version: int = 1
@@ -148,3 +157,29 @@ class RunConfig(_Record):
     attempts: int = Field(1, ge=1)
     timeouts: dict[str, float] = Field(default_factory=dict)
     """Time limit of each phase, in seconds, by the phase's name."""
+
+    def label(self, instance_id: str, attempt: int) -> str:
+        """Return the name of an attempt: its instance, and its number if the run has several attempts."""
+        return instance_id if self.attempts == 1 else f"{instance_id} #{attempt}"
+
+
+def differing(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
+    """Return the keys whose values differ, in alphabetical order."""
+    return sorted(key for key in {**first, **second} if first.get(key) != second.get(key))
+
+
+Stored = TypeVar("Stored", bound=BaseModel)
+
+
+def stored(model: type[Stored], file: Path) -> Stored | None:
+    """Return what a file of JSON holds; None if it cannot be read, or is malformed."""
+    try:
+        return model.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """Return where the first problem of data is, as names with dots between them, and what it is."""
+    problem = error.errors()[0]
+    return ".".join(map(str, problem["loc"])), problem["msg"]

@@ -17,11 +17,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
+from m3agent.evals.data.results import AttemptRecord, Record, RunConfig, Verdict, differing, first_problem
 from m3agent.util.atomic_write import write_whole
 from m3agent.util.errors import EnvironmentFault, UsageError
 
@@ -33,9 +34,7 @@ Their supervisors end them within `evals.run.child.GRACE_SECONDS` and a little m
 """
 
 
-class _RunFile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _RunFile(Record):
     v: int = 1
     hash: str
     config: RunConfig
@@ -49,13 +48,14 @@ def config_hash(config: RunConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
 class RunFolder:
     """A run on disk."""
 
-    def __init__(self, path: Path, config: RunConfig, repos: dict[str, str]) -> None:
-        self.path = path
-        self.config = config
-        self.repos = repos
+    path: Path
+    config: RunConfig
+    repos: dict[str, str]
+    """The repository of each instance."""
 
     @classmethod
     def read(cls, path: Path) -> RunFolder:
@@ -88,11 +88,9 @@ class RunFolder:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(f"{path} is not empty and holds no run: give a new folder.")
         folder = cls(path, config, repos)
-        try:
+        with writing(path):
             path.mkdir(parents=True, exist_ok=True)
             folder._write()
-        except OSError as error:
-            raise cannot_write(path, error) from None
         return folder
 
     @contextlib.contextmanager
@@ -106,10 +104,8 @@ class RunFolder:
             UsageError: Another process works in the folder, or it has results of another configuration by now.
             EnvironmentFault: A file cannot be written.
         """
-        try:
+        with writing(self.path):
             file = (self.path / LOCK).open("a+")
-        except OSError as error:
-            raise cannot_write(self.path, error) from None
         with file:
             until, told = time.monotonic() + LEFTOVERS_SECONDS, False
             while not _lock(file.fileno()):
@@ -122,13 +118,11 @@ class RunFolder:
                     say(f"waiting for processes that an earlier process left running in {self.path}")
                 told = True
                 time.sleep(0.1)
-            try:
+            with writing(self.path):
                 file.truncate(0)
                 file.write(str(os.getpid()))
                 file.flush()
                 self._take_over(say)
-            except OSError as error:
-                raise cannot_write(self.path, error) from None
             yield file.fileno()
 
     def _take_over(self, say: Callable[[str], None]) -> None:
@@ -170,12 +164,10 @@ class RunFolder:
             EnvironmentFault: The folder cannot be written.
         """
         folder = self.attempt(instance_id, number)
-        try:
+        with writing(folder):
             if folder.exists():
                 shutil.rmtree(folder)
             folder.mkdir(parents=True)
-        except OSError as error:
-            raise cannot_write(folder, error) from None
         return folder
 
     def finish(self, result: AttemptRecord, patch: bytes) -> None:
@@ -185,11 +177,9 @@ class RunFolder:
             EnvironmentFault: They cannot be written.
         """
         folder = self.attempt(result.instance_id, result.attempt)
-        try:
+        with writing(folder):
             write_whole(folder / PATCH, patch)
             write_whole(folder / RESULT, result.model_dump_json(indent=2).encode())
-        except OSError as error:
-            raise cannot_write(folder, error) from None
 
     def result(self, instance_id: str, number: int) -> AttemptRecord | None:
         """Return an attempt's result; None if the attempt has not finished.
@@ -242,12 +232,11 @@ def _runs(pid: str) -> bool:
     """Return whether the process that wrote its id into the lock is alive; True if that is unknown."""
     if not pid.isdecimal():
         return True
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
+    with contextlib.suppress(PermissionError, OverflowError):
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return False
     return True
 
 
@@ -256,22 +245,24 @@ def _difference(old: RunConfig, new: RunConfig) -> str:
     a, b = old.model_dump(), new.model_dump()
     names: list[str] = []
     for name in (name for name in a if a[name] != b[name]):
-        parts = isinstance(a[name], dict) and sorted(
-            key for key in {**a[name], **b[name]} if a[name].get(key) != b[name].get(key)
-        )
+        parts = isinstance(a[name], dict) and differing(a[name], b[name])
         names += [f"{name}: {', '.join(parts)}" if parts else name]
     return "; ".join(names)
 
 
 def _first(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        problem = error.errors()[0]
-        return f"{'.'.join(map(str, problem['loc'])) or 'JSON'}: {problem['msg']}"
+        place, problem = first_problem(error)
+        return f"{place or 'JSON'}: {problem}"
     return str(error)
 
 
-def cannot_write(path: Path, error: OSError) -> EnvironmentFault:
-    """Return the fault of a run's or a card's file that cannot be written."""
-    return EnvironmentFault(
-        f"{path} cannot be written ({error.strerror}): make room, or give another folder."
-    )
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise EnvironmentFault where a run's or a card's file or folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{path} cannot be written ({error.strerror}): make room, or give another folder."
+        ) from None

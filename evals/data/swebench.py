@@ -32,6 +32,7 @@ from m3agent.evals.data.instance import (
 )
 from m3agent.evals.data.official import official_environment
 from m3agent.evals.data.recipe import read_environment, runner_of
+from m3agent.evals.data.results import first_problem
 from m3agent.tools.runners.suites import CODE, RUNNERS, file_of
 
 GITHUB = "https://github.com"
@@ -115,8 +116,7 @@ def read_row(fields: Fields, folder: Path | None) -> Instance:
             ),
         )
     except ValidationError as error:
-        problem = error.errors()[0]
-        raise fields.wrong(".".join(map(str, problem["loc"])), problem["msg"]) from None
+        raise fields.wrong(*first_problem(error)) from None
 
 
 def _task(fields: Fields, folder: Path | None, environment: Environment) -> Task:
@@ -154,9 +154,15 @@ def _environment(fields: Fields, recipe: Fields) -> Environment:
     """
     if recipe.values:
         return read_environment(recipe)
-    image = fields.first("image")
-    official = None if image else official_environment(fields.text("repo"), fields.optional("version") or "")
-    return read_environment(Fields(official or {}, fields.where, "environment."), image)
+    if image := fields.first("image"):
+        return read_environment(recipe, image)
+    return read_environment(_official(fields))
+
+
+def _official(fields: Fields) -> Fields:
+    """Return the official package's recipe for a row; without fields if it has none."""
+    values = official_environment(fields.text("repo"), fields.optional("version") or "")
+    return Fields(values or {}, fields.where, "environment.")
 
 
 def _test_command(fields: Fields, recipe: Fields, test_patch: str) -> str:
@@ -165,10 +171,7 @@ def _test_command(fields: Fields, recipe: Fields, test_patch: str) -> str:
         return whole
     if (script := fields.first("eval_script")) and (match := _TEST_OUTPUT.search(script)):
         return match[1].strip()
-    command = recipe.first("test_cmd")
-    if command is None:
-        official = official_environment(fields.text("repo"), fields.optional("version") or "") or {}
-        command = Fields(official, fields.where, "environment.").first("test_cmd")
+    command = recipe.first("test_cmd") or _official(fields).first("test_cmd")
     if command is None:
         return ""
     files = [path for path in _CHANGED.findall(test_patch) if not path.endswith(_NOT_TESTS)]

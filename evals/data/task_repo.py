@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.evals.data.fields import Fields
-from m3agent.evals.data.files import id_of, unreadable, within
+from m3agent.evals.data.files import id_of, read_text, unreadable, within
 from m3agent.evals.data.instance import DataError
 from m3agent.util.sanitize import printable_line
 
@@ -72,10 +72,4 @@ def _mapping(place: Path, name: str) -> dict[str, Any]:
 
 
 def _text(place: Path, name: str) -> str:
-    path = within(place, name, f"{place}:")
-    try:
-        return path.read_bytes().decode()  # with the ends of lines as they are: they are part of a patch
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8") from None
+    return read_text(within(place, name, f"{place}:"))

@@ -224,18 +224,13 @@ class Exporter:
             EngineUnavailable: No container engine answers.
         """
 
-        async def one(instance: Instance) -> Exported:
-            target = self._output / instance.id
-            if target.exists():
-                await self._environments.whole_image(instance.task)
-                return Exported(instance.id, kept=True)
+        async def write(instance: Instance) -> None:
             check_runner(instance.answer)
-            image, answer, tests = await self._checked(instance)
-            decided = instance.model_copy(update={"answer": answer})
-            await asyncio.to_thread(self._write, decided, image, tests, target)
-            return Exported(instance.id)
+            image, decided, tests = await self._checked(instance)
+            await asyncio.to_thread(self._write, decided, image, tests)
 
-        return await self._all(instances, one, tell)
+        kept = {each.id for each in instances if (self._output / each.id).exists()}
+        return await self._all(instances, kept, write, tell)
 
     async def swebench(
         self, instances: Sequence[Instance], tell: Callable[[Exported], None]
@@ -249,28 +244,29 @@ class Exporter:
         path = self._output / ROWS
         rows = await asyncio.to_thread(_rows_in, path)
 
-        async def one(instance: Instance) -> Exported:
-            if instance.id in rows:
-                await self._environments.whole_image(instance.task)
-                return Exported(instance.id, kept=True)
-            image, answer, _ = await self._checked(instance)
-            rows[instance.id] = json.dumps(row_of(instance.model_copy(update={"answer": answer}), image))
+        async def write(instance: Instance) -> None:
+            image, decided, _ = await self._checked(instance)
+            rows[instance.id] = json.dumps(row_of(decided, image))
             text = "".join(f"{row}\n" for row in rows.values())
             await asyncio.to_thread(write_page, path, text.encode())
-            return Exported(instance.id)
 
-        return await self._all(instances, one, tell)
+        return await self._all(instances, {*rows}, write, tell)
 
     async def _all(
         self,
         instances: Sequence[Instance],
-        one: Callable[[Instance], Awaitable[Exported]],
+        kept: set[str],
+        write: Callable[[Instance], Awaitable[None]],
         tell: Callable[[Exported], None],
     ) -> list[Exported]:
         results = []
         for instance in instances:
+            result = Exported(instance.id, kept=instance.id in kept)
             try:
-                result = await one(instance)
+                if result.kept:
+                    await self._environments.whole_image(instance.task)
+                else:
+                    await write(instance)
             except (DataError, EnvironmentBuildFailed, ImageMissing, InvalidInstance, NotExported) as error:
                 result = Exported(instance.id, str(error))
             except EngineUnavailable:
@@ -281,20 +277,19 @@ class Exporter:
             tell(result)
         return results
 
-    async def _checked(self, instance: Instance) -> tuple[str, Answer, list[str]]:
-        """Return an instance's image, its answer with the tests that decide, and the ids of these tests."""
+    async def _checked(self, instance: Instance) -> tuple[str, Instance, list[str]]:
+        """Return an instance's image, the instance with the tests that decide, and the ids of these tests."""
         image = await self._environments.whole_image(instance.task)
-        answer = await self._grader.answer(instance, image)
-        decided = instance.model_copy(update={"answer": answer})
-        trees, run = await self._grader.tried(decided, answer.patch.encode(errors="surrogateescape"), image)
-        grade = judge(answer, run, trees, 0.0)
+        decided = await self._grader.decided(instance, image)
+        trees, run = await self._grader.tried(decided, decided.answer.reference, image)
+        grade = judge(decided.answer, run, trees, 0.0)
         if grade.verdict is not Verdict.RESOLVED:
             raise NotExported(f"the reference patch does not resolve it: {grade.reason}")
-        names = (*answer.fail_to_pass, *answer.pass_to_pass)
-        return image, answer, sorted({ident for name in names for ident in run.found.idents(name)})
+        names = decided.answer.tests
+        return image, decided, sorted({ident for name in names for ident in run.found.idents(name)})
 
-    def _write(self, instance: Instance, image: str, tests: Sequence[str], target: Path) -> None:
-        code = codebase(instance.task, self._state)
+    def _write(self, instance: Instance, image: str, tests: Sequence[str]) -> None:
+        code, target = codebase(instance.task, self._state), self._output / instance.id
         try:
             with (
                 tempfile.TemporaryDirectory(prefix="m3agent-export-") as scratch,
@@ -304,7 +299,7 @@ class Exporter:
                 trees = grading_trees(store, base, instance.answer, b"")
                 after = {entry.path for entry in store.list_tree(trees.tree)}
                 removed = [entry.path for entry in store.list_tree(base) if entry.path not in after]
-                solved = apply(store, base, instance.answer.patch.encode(errors="surrogateescape"))
+                solved = apply(store, base, instance.answer.reference)
                 diffs = store.diff(base, solved), removed
                 write_task(instance, image, tests, trees, diffs, Path(unfinished) / "task")
                 (Path(unfinished) / "task").rename(target)

@@ -13,6 +13,7 @@ from m3agent.sandbox.backends.container_files import archive_of
 from m3agent.sandbox.backends.docker_machine import ensure_reaper, our_labels
 from m3agent.sandbox.backends.engine import connect, socket_of
 from m3agent.sandbox.images.image_build import engine_failures, files_as_tar, remove_container
+from m3agent.util.threads import stoppable
 
 MOST_FILES = 256 << 20
 """Limit for the files that come back from a container, in bytes."""
@@ -31,17 +32,10 @@ class ContainerRun:
     """How long it ran."""
 
 
-@engine_failures("an evaluation's container")
-def run_in_container(
-    image: str,
-    files: Mapping[str, bytes],
-    script: str,
-    timeout: float,
-    stop: threading.Event,
-    *,
-    wanted: Sequence[str] = (),
+async def run_in_container(
+    image: str, files: Mapping[str, bytes], script: str, timeout: float, wanted: Sequence[str] = ()
 ) -> ContainerRun:
-    """Run a bash script in a fresh container. Blocking.
+    """Run a bash script in a fresh container.
 
     Args:
         timeout: Time limit, in seconds.
@@ -50,8 +44,19 @@ def run_in_container(
     Raises:
         EnvironmentBuildFailed: The container engine failed.
     """
-    api = connect()
-    try:
+    return await stoppable(lambda stop: _run(image, files, script, timeout, wanted, stop))
+
+
+@engine_failures("an evaluation's container")
+def _run(
+    image: str,
+    files: Mapping[str, bytes],
+    script: str,
+    timeout: float,
+    wanted: Sequence[str],
+    stop: threading.Event,
+) -> ContainerRun:
+    with contextlib.closing(connect()) as api:
         ensure_reaper(socket_of(api))
         container: str = api.create_container(
             image,
@@ -76,8 +81,6 @@ def run_in_container(
             return run
         finally:
             remove_container(api, container)
-    finally:
-        api.close()
 
 
 def _follow(api: Any, container: str, timeout: float, stop: threading.Event) -> ContainerRun:

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from m3agent import __version__
 from m3agent.agent.verify.baseline import KeptRuns
 from m3agent.agent.verify.review import Finding, changed_registrations, findings_at
 from m3agent.evals.code.checkout import codebase
-from m3agent.evals.data.instance import Answer, Instance, RewardRules
-from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
+from m3agent.evals.data.instance import Instance, RewardRules
+from m3agent.evals.data.results import Grade, OfficialGrade, Record, Verdict, stored
 from m3agent.evals.grade.matching import ids_of
 from m3agent.evals.grade.official import can_grade, official_grade
 from m3agent.evals.grade.strict import TestRun, check_that_tests_can_fail, judge, run_suites_of, run_tests_of
@@ -35,13 +33,11 @@ LIMITS = SandboxLimits(pids=512)
 GREEN = frozenset({"passed", "xfailed"})
 
 
-class Expected(BaseModel):
+class Expected(Record):
     """The tests that decide the verdict if a row does not list them.
 
     They are found by running the base and the reference.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
@@ -113,15 +109,14 @@ class Grader:
         if not patch.strip():
             return Grade(verdict=Verdict.EMPTY, reason="the patch is empty")
         try:
-            answer = await self.answer(instance, image)
-            decided = instance.model_copy(update={"answer": answer})
+            decided = await self.decided(instance, image)
             trees, run = await self.tried(decided, patch, image)
         except DoesNotApply as error:
             return Grade(verdict=Verdict.ERROR, reason=str(error), seconds=time.monotonic() - started)
         except InvalidInstance as error:
             return Grade(verdict=Verdict.INVALID, reason=str(error), seconds=time.monotonic() - started)
         (folder / "tests.log").write_text(run.output, "utf-8")
-        grade = judge(answer, run, trees, time.monotonic() - started)
+        grade = judge(decided.answer, run, trees, time.monotonic() - started)
         return with_python(grade, run.python, instance.task.environment.python)
 
     async def tried(self, instance: Instance, patch: bytes, image: str | None) -> tuple[Trees, TestRun]:
@@ -136,8 +131,8 @@ class Grader:
             run.forged = run.signs.beyond(usual.signs, trees.changed)
         return trees, run
 
-    async def answer(self, instance: Instance, image: str | None) -> Answer:
-        """Return the instance's answer with the tests that decide.
+    async def decided(self, instance: Instance, image: str | None) -> Instance:
+        """Return the instance with the tests that decide.
 
         If the row lists none, they are determined once.
 
@@ -147,11 +142,11 @@ class Grader:
         if isinstance(instance.answer.rules, RewardRules):
             raise InvalidInstance("a task of Harbor names no tests")
         if instance.answer.fail_to_pass:
-            return instance.answer
+            return instance
         key = _key(instance, image)
         async with self._locks.setdefault(key, asyncio.Lock()):
             expected = await self._find(instance, image, key)
-        return instance.answer.model_copy(update=expected.model_dump())
+        return instance.with_answer(**expected.model_dump())
 
     async def _known(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
         """Return what is kept of the results without a patch, or with the reference; the tests run once.
@@ -190,12 +185,10 @@ class Grader:
 
     async def _find(self, instance: Instance, image: str | None, key: str) -> Expected:
         file = self._state / "evals" / "expected" / f"{key}.json"
-        try:
-            return Expected.model_validate_json(file.read_bytes())
-        except (OSError, ValidationError):
-            pass
+        if known := stored(Expected, file):
+            return known
         before = await self.run(instance, b"", image)
-        after = await self.run(instance, _reference(instance), image)
+        after = await self.run(instance, instance.answer.reference, image)
         green = {ident for ident, outcome in after.outcomes.items() if outcome in GREEN}
         were = before.found
         fixed = sorted(ident for ident in green if not were.passed(ident))
@@ -243,7 +236,7 @@ class Grader:
             spec = SandboxSpec("docker", image, LIMITS)
             sandboxes = SandboxesAhead(trees.store, lambda of: new_sandbox("docker", spec, of, self._say))
             if trees.suites.graded:
-                run = await run_suites_of(instance.task, answer, trees, sandboxes)
+                run = await run_suites_of(instance, trees, sandboxes)
                 run = await self._with_ids(instance, patch, image, run)
                 if doubt and judge(answer, run, trees, 0.0).verdict is Verdict.RESOLVED:
                     builds = await self._changed_builds(instance, patch, image, run)
@@ -252,18 +245,14 @@ class Grader:
             # While the tests run, the sandbox starts in which it is checked that they can fail.
             sandboxes.start(trees.tree, 2 if doubt else 1)
             try:
-                run = await run_tests_of(
-                    instance.task, answer, trees, sandboxes, bytecode=bytecode, keep_bytecode=keep
-                )
+                run = await run_tests_of(instance, trees, sandboxes, bytecode=bytecode, keep_bytecode=keep)
                 if not doubt:
                     return trees, run
                 if run.signs.reached_beyond(ORDINARY, trees.changed):
                     usual = await self._known(instance, b"", image)
                     lines = await asyncio.to_thread(_findings_at, trees, run, usual.signs)
                     trees = replace(trees, review=(*trees.review, *lines))
-                return await check_that_tests_can_fail(
-                    instance.task, answer, trees, run, sandboxes, bytecode=bytecode
-                )
+                return await check_that_tests_can_fail(instance, trees, run, sandboxes, bytecode=bytecode)
             finally:
                 await sandboxes.close_unused()
 
@@ -272,11 +261,11 @@ class Grader:
 
         A run with the reference decides them, so that no patch has a part in it.
         """
-        names = (*instance.answer.fail_to_pass, *instance.answer.pass_to_pass)
+        names, reference_patch = instance.answer.tests, instance.answer.reference
         if run.outcomes and run.outcomes.keys() >= set(names):
             return run
-        if patch != _reference(instance):
-            reference = await self._known(instance, _reference(instance), image)
+        if patch != reference_patch:
+            reference = await self._known(instance, reference_patch, image)
             return replace(run, ids=reference.ids)
         if not run.outcomes:
             raise InvalidInstance(_why(run, "no test has a result with the reference patch"))
@@ -289,7 +278,7 @@ class Grader:
         self, instance: Instance, patch: bytes, image: str | None, run: TestRun
     ) -> tuple[Finding, ...]:
         """Return what a patch changes in how tests are built and run, unless the reference changes it in the same way."""
-        reference = _reference(instance)
+        reference = instance.answer.reference
         if patch == reference or not run.registrations:
             return ()
         before = await self._known(instance, b"", image)
@@ -299,10 +288,6 @@ class Grader:
         right = await self._known(instance, reference, image)
         also = changed_registrations(right.registrations, run.registrations)
         return tuple(finding for finding in changed if finding in also)
-
-
-def _reference(instance: Instance) -> bytes:
-    return instance.answer.patch.encode(errors="surrogateescape")
 
 
 def _why(run: TestRun, problem: str) -> str:

@@ -22,7 +22,6 @@ from m3agent.evals.grade.container import run_in_container
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import local_image
 from m3agent.util.sanitize import printable_line
-from m3agent.util.threads import stoppable
 
 SECONDS = 600.0
 """Most time for the search in one image."""
@@ -127,9 +126,7 @@ async def leaks_in(image: str, task: Task, code: Path) -> tuple[str, ...]:
     if not image or await asyncio.to_thread(_is_of_host, image):
         return ()
     script = script_of(task, stated(code, "name")).encode()
-    run = await stoppable(
-        lambda stop: run_in_container(image, {SCRIPT: script}, SCRIPT, SECONDS, stop, wanted=())
-    )
+    run = await run_in_container(image, {SCRIPT: script}, SCRIPT, SECONDS)
     sentences = list(read_leaks(run.output.splitlines(), task, stated(code, "version")))
     if run.timed_out:
         sentences.append("the search for leaks in the image took too long")
@@ -139,12 +136,9 @@ async def leaks_in(image: str, task: Task, code: Path) -> tuple[str, ...]:
 
 def _is_of_host(image: str) -> bool:
     """Return whether an image only shows this host's programs: it has nothing of the project."""
-    api = connect()
-    try:
+    with contextlib.closing(connect()) as api:
         here = local_image(api, image)
         return here is not None and bool(here.binds)
-    finally:
-        api.close()
 
 
 _SEARCHED: dict[tuple[str, str], tuple[str, ...]] = {}

@@ -23,7 +23,6 @@ from m3agent.evals.data.results import OfficialGrade
 from m3agent.evals.grade.container import run_in_container
 from m3agent.evals.grade.own_rules import grade_by_own_rules
 from m3agent.evals.grade.rewards import grade_by_reward, grade_solution
-from m3agent.util.threads import stoppable
 
 PACKAGE = "swebench"
 NEEDED = ("eval_script", "log_parser")
@@ -206,7 +205,7 @@ async def official_grade(instance: Instance, patch: bytes, image: str, folder: P
     except NoOfficialGrade as error:
         return OfficialGrade(resolved=None, reason=str(error))
     files = {PATCH: patch, SCRIPT: spec.eval_script.encode(), DRIVER: _driver()}
-    done = await stoppable(lambda stop: run_in_container(image, files, DRIVER, instance.answer.timeout, stop))
+    done = await run_in_container(image, files, DRIVER, instance.answer.timeout)
     before, _, log = done.output.partition(f"{STARTED}\n")
     (folder / LOG).write_text(log, "utf-8")
     took = {"seconds": round(time.monotonic() - started, 3), "test_seconds": done.seconds}
@@ -229,8 +228,7 @@ async def official_grade_of_reference(instance: Instance, image: str, folder: Pa
     """
     if isinstance(instance.answer.rules, RewardRules):
         return await grade_solution(instance, instance.answer.rules, image, folder)
-    reference = instance.answer.patch.encode(errors="surrogateescape")
-    return await official_grade(instance, reference, image, folder)
+    return await official_grade(instance, instance.answer.reference, image, folder)
 
 
 def _reason(report: dict[str, Any]) -> str:

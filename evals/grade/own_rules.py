@@ -23,7 +23,6 @@ from m3agent.sandbox.store.git import TreeEntry, TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.util.portable_source import portable_text
 from m3agent.util.sanitize import last_line, printable_line
-from m3agent.util.threads import stoppable
 
 GRADING = "/m3agent-grading"
 PARSER_SECONDS = 300.0
@@ -56,16 +55,9 @@ async def grade_by_own_rules(
             resolved=None, reason=f"the rules of {rules.benchmark} cannot be used: {rules.unusable}"
         )
     started = time.monotonic()
-    run = await stoppable(
-        lambda stop: run_in_container(
-            image,
-            _files(instance, rules, patch),
-            f"{GRADING}/drive.sh",
-            instance.answer.timeout,
-            stop,
-            wanted=[f"{GRADING}/{name}" for name in ("out", "err", "applied")],
-        )
-    )
+    wanted = [f"{GRADING}/{name}" for name in ("out", "err", "applied")]
+    files = _files(instance, rules, patch)
+    run = await run_in_container(image, files, f"{GRADING}/drive.sh", instance.answer.timeout, wanted)
     out, err = (run.files.get(f"{GRADING}/{name}", b"") for name in ("out", "err"))
     (folder / "test_output.txt").write_bytes(out + err)
 

@@ -21,7 +21,6 @@ from m3agent.evals.data.instance import Instance, RewardRules
 from m3agent.evals.data.results import OfficialGrade
 from m3agent.evals.grade.container import ContainerRun, run_in_container
 from m3agent.util.sanitize import last_line, printable_line
-from m3agent.util.threads import stoppable
 
 GRADING = "/m3agent-grading"
 SCRIPT, OUT, DONE, PACKED = (f"{GRADING}/{name}" for name in ("script.sh", "out", "done", "artifacts.tar"))
@@ -146,8 +145,8 @@ def read_rewards(path: str, content: bytes) -> dict[str, float] | None:
 
 async def _run(instance: Instance, image: str, files: Mapping[str, bytes], script: str) -> ContainerRun:
     given = {**files, SCRIPT: script.encode(errors="surrogateescape")}
-    timeout, wanted = instance.answer.timeout, (OUT, DONE, PACKED, *REWARDS)
-    return await stoppable(lambda stop: run_in_container(image, given, SCRIPT, timeout, stop, wanted=wanted))
+    wanted = (OUT, DONE, PACKED, *REWARDS)
+    return await run_in_container(image, given, SCRIPT, instance.answer.timeout, wanted)
 
 
 def _files(rules: RewardRules, part: str) -> Iterator[tuple[str, bytes]]:

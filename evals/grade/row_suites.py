@@ -135,7 +135,7 @@ def targets_of_row(answer: Answer, tree: Tree) -> list[str]:
 
     They are the files in the row's test ids if each id names one, else the paths in its command, else everything.
     """
-    files = {file_of(name) for name in (*answer.fail_to_pass, *answer.pass_to_pass)}
+    files = {file_of(name) for name in answer.tests}
     if files and files <= tree.paths:
         return sorted(files)
     folders = {str(parent) for path in tree.paths for parent in PurePosixPath(path).parents}
@@ -152,7 +152,7 @@ def _plain(word: str) -> str:
 
 def _named_files(answer: Answer, tree: Tree) -> Iterator[str]:
     """Yield the files in the row's test ids, and those that its test patch changes."""
-    for name in (*answer.fail_to_pass, *answer.pass_to_pass):
+    for name in answer.tests:
         if file_of(name) in tree.paths:
             yield file_of(name)
     for line in answer.test_patch.splitlines():

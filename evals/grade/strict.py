@@ -18,7 +18,7 @@ from types import ModuleType
 from m3agent.agent.verify.comparisons import comparison_changes
 from m3agent.agent.verify.inverted_runs import SECONDS, copies_of, run_copies
 from m3agent.agent.verify.tree_runs import changes_while_running
-from m3agent.evals.data.instance import Answer, Task
+from m3agent.evals.data.instance import Answer, Instance
 from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.grade import unittest_program
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
@@ -79,8 +79,7 @@ class TestRun:
 
 
 async def run_tests_of(
-    task: Task,
-    answer: Answer,
+    instance: Instance,
     trees: Trees,
     sandboxes: SandboxesAhead,
     *,
@@ -95,7 +94,7 @@ async def run_tests_of(
     Raises:
         SandboxError: The sandbox itself failed.
     """
-    command = parse_command(answer.test_command)
+    answer, command = instance.answer, parse_command(instance.answer.test_command)
     files = {entry.path for entry in trees.store.list_tree(trees.tree)}
     targets = targets_of(command, answer, trees.tests, files)
     by_program = answer.runner in {"django", "unittest"} and command.program
@@ -121,7 +120,7 @@ async def run_tests_of(
             request,
             timeout=answer.timeout,
             interpreter=interpreter_of(command),
-            env={**task.environment.variables, **command.env},
+            env={**instance.task.environment.variables, **command.env},
             bytecode=bytecode,
             keep_bytecode=keep_bytecode,
         )
@@ -141,7 +140,7 @@ async def run_tests_of(
     )
 
 
-async def run_suites_of(task: Task, answer: Answer, trees: Trees, sandboxes: SandboxesAhead) -> TestRun:
+async def run_suites_of(instance: Instance, trees: Trees, sandboxes: SandboxesAhead) -> TestRun:
     """Run the tests of a row in another language than Python in a fresh sandbox, as `fix` runs them.
 
     The suites are those of the base with the row's own tests. Each has a reporter of m3agent's (`m3agent.tools.runners`).
@@ -149,7 +148,7 @@ async def run_suites_of(task: Task, answer: Answer, trees: Trees, sandboxes: San
     Raises:
         SandboxError: The sandbox itself failed.
     """
-    tree = tree_files(trees.store, trees.tree)
+    answer, tree = instance.answer, tree_files(trees.store, trees.tree)
     async with sandboxes.sandbox(trees.tree) as sandbox:
         report = await run_tests(
             sandbox,
@@ -158,7 +157,7 @@ async def run_suites_of(task: Task, answer: Answer, trees: Trees, sandboxes: San
             Selection(targets_of_row(answer, tree)),
             timeout=answer.timeout,
             per_test=limit_of_test(answer),
-            env={**task.environment.variables, **parse_command(answer.test_command).env},
+            env={**instance.task.environment.variables, **parse_command(answer.test_command).env},
             among=trees.suites.every,
         )
         changes = await changes_while_running(sandbox, set(trees.tests).__contains__)
@@ -190,7 +189,7 @@ def limit_of_test(answer: Answer) -> float:
 
 
 async def check_that_tests_can_fail(
-    task: Task, answer: Answer, trees: Trees, run: TestRun, sandboxes: SandboxesAhead, *, bytecode: Bytecode
+    instance: Instance, trees: Trees, run: TestRun, sandboxes: SandboxesAhead, *, bytecode: Bytecode
 ) -> tuple[Trees, TestRun]:
     """Run inverted copies of the tests that the patch should fix (`m3agent.agent.verify.inverted_tests`).
 
@@ -200,6 +199,7 @@ async def check_that_tests_can_fail(
     Raises:
         SandboxError: The sandbox itself failed.
     """
+    answer = instance.answer
     fixed = [ident for ident in answer.fail_to_pass if run.outcomes.get(ident) == "passed"]
     if len(fixed) < len(answer.fail_to_pass) or not run.complete:
         return trees, run
@@ -218,7 +218,7 @@ async def check_that_tests_can_fail(
                 seconds=min(answer.timeout, SECONDS),
                 interpreter=interpreter_of(command),
                 options=command.options,
-                env={**task.environment.variables, **command.env},
+                env={**instance.task.environment.variables, **command.env},
                 bytecode=bytecode,
             )
 
@@ -244,8 +244,7 @@ def targets_of(command: RowCommand, answer: Answer, tests: Sequence[str], files:
     ]
     if named:
         return named
-    ids = [*answer.fail_to_pass, *answer.pass_to_pass]
-    of_ids = {name.partition("::")[0] for name in ids} & files
+    of_ids = {name.partition("::")[0] for name in answer.tests} & files
     if of_ids:
         return sorted(of_ids)
     return [path for path in tests if path.endswith(".py") and Path(path).name.startswith("test")]

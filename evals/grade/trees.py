@@ -95,7 +95,7 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
     """
     try:
         tested = apply(store, base, answer.test_patch.encode(errors="surrogateescape"))
-        solved = apply(store, base, answer.patch.encode(errors="surrogateescape"))
+        solved = apply(store, base, answer.reference)
     except DoesNotApply as error:
         raise ValueError(f"the instance itself is faulty: {error}") from None
     patched = apply(store, base, patch)
@@ -213,10 +213,12 @@ class _Guard:
         Returns:
             The files whose tests cannot be separated from their code.
         """
+        if self.files is None:
+            return ()
         findings = []
-        for path in sorted(paths) if self.files is not None else ():
+        for path in sorted(paths):
             code, tests = patched.get(path), self.solved.get(path)
-            if self.files is None or code is None or tests is None or code == tests:
+            if code is None or tests is None or code == tests:
                 continue
             try:
                 content = self.files.combined(path, self._blob(code), self._blob(tests))

@@ -11,15 +11,16 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.evals.data.instance import Answer, DataError, Instance
 from m3agent.evals.data.load import digest
-from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
+from m3agent.evals.data.results import Grade, OfficialGrade, Record, Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader, InvalidInstance, grade_of
 from m3agent.evals.grade.official import can_grade, official_grade, official_grade_of_reference
@@ -45,10 +46,8 @@ new file mode 100644
 """A patch that only adds a text file and fixes nothing."""
 
 
-class Validation(BaseModel):
+class Validation(Record):
     """The result of validating an instance."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     instance_id: str
     valid: bool
@@ -84,11 +83,11 @@ class Validation(BaseModel):
     """Wall time of each phase, in seconds. It is not stored."""
 
 
+@dataclass(frozen=True)
 class Validations:
     """Results of an earlier validation, by instance id; stored as a JSON file."""
 
-    def __init__(self, found: Mapping[str, Validation]) -> None:
-        self.found = dict(found)
+    found: dict[str, Validation]
 
     @classmethod
     def read(cls, path: Path) -> Validations:
@@ -133,8 +132,7 @@ class Validations:
             raise DataError(f"{instance.id} was not validated")
         if not known.valid:
             raise DataError(known.reason)
-        update = {"fail_to_pass": known.fail_to_pass, "pass_to_pass": known.pass_to_pass}
-        return instance.model_copy(update={"answer": instance.answer.model_copy(update=update)})
+        return instance.with_answer(fail_to_pass=known.fail_to_pass, pass_to_pass=known.pass_to_pass)
 
     def sorted_out(self, instances: Sequence[Instance]) -> tuple[list[Instance], dict[str, str]]:
         """Apply the validation to all instances.
@@ -203,17 +201,15 @@ def _content(instance: Instance, runs: int, official: bool) -> str:
 async def _validate(
     instance: Instance, grader: Grader, image: str, runs: int, *, official: bool
 ) -> Validation:
-    answer = await grader.answer(instance, image)
-    decided = instance.model_copy(update={"answer": answer})
-    reference = answer.patch.encode(errors="surrogateescape")
+    decided = await grader.decided(instance, image)
+    answer, reference = decided.answer, decided.answer.reference
     before = (await grader.run(decided, b"", image)).found
     passing = [name for name in answer.fail_to_pass if before.counts(name) and before.passed(name)]
     each = [await grader.tried(decided, reference, image) for _ in range(runs)]
     found = [run.found for _, run in each]
-    names = (*answer.fail_to_pass, *answer.pass_to_pass)
-    flaky = [name for name in names if len({outcomes.passed(name) for outcomes in found}) > 1]
+    flaky = [name for name in answer.tests if len({outcomes.passed(name) for outcomes in found}) > 1]
     kept = tuple(name for name in answer.pass_to_pass if name not in flaky)
-    steady = instance.model_copy(update={"answer": answer.model_copy(update={"pass_to_pass": kept})})
+    steady = decided.with_answer(pass_to_pass=kept)
     grades = [judge(steady.answer, run, trees, run.test_seconds) for trees, run in each]
     with tempfile.TemporaryDirectory(prefix="m3agent-validate-") as temporary:
         folder = Path(temporary)
@@ -322,10 +318,8 @@ async def validate_all(
     return await some_at_a_time(workers, one, instances)
 
 
-class Graded(BaseModel):
+class Graded(Record):
     """Both verdicts on one prediction."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     instance_id: str
     strict: Grade

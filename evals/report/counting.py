@@ -5,6 +5,7 @@ All numbers of a report use these rules. Unknown amounts are counted as unknown,
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import Counter
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from m3agent.evals.data.instance import INSTANCE_ID
-from m3agent.evals.data.results import AttemptRecord, RunConfig, Seconds, Verdict
+from m3agent.evals.data.results import Attempt, AttemptRecord, RunConfig, Seconds, Verdict
 from m3agent.evals.data.run_folder import RUN, RunFolder
 from m3agent.util.errors import UsageError
 
@@ -167,9 +168,6 @@ ORDER = (
 
 UNKNOWN_REPOSITORY = "unknown"
 
-Attempt = tuple[str, int]
-"""Instance id and number of the attempt."""
-
 
 class Tally:
     """The results of a run by instance; the order of the results does not matter.
@@ -184,24 +182,15 @@ class Tally:
         self.results = {(result.instance_id, result.attempt): result for result in results}
         self.instances = tuple(sorted(set(config.instances)))
         self.repos = {result.instance_id: result.repo for result in self.results.values()} | dict(repos)
-        numbers = range(1, config.attempts + 1)
+        every = itertools.product(self.instances, range(1, config.attempts + 1))
+        verdicts = {attempt: self.verdict(*attempt) for attempt in every}
         self.missing = tuple(
-            (ident, number)
-            for ident in self.instances
-            for number in numbers
-            if self.verdict(ident, number) in (None, Verdict.INFRA)
+            attempt for attempt, verdict in verdicts.items() if verdict in (None, Verdict.INFRA)
         )
         self.missing_of = Counter(ident for ident, _ in self.missing)
-        self.resolved = {
-            ident: sum(self.verdict(ident, number) is Verdict.RESOLVED for number in numbers)
-            for ident in self.instances
-        }
-        self.invalid = tuple(
-            ident
-            for ident in self.instances
-            if any(self.verdict(ident, number) is Verdict.INVALID for number in numbers)
-        )
-        invalid = {*self.invalid}
+        self.resolved = _instances_with(verdicts, Verdict.RESOLVED)
+        invalid = _instances_with(verdicts, Verdict.INVALID)
+        self.invalid = tuple(sorted(invalid))
         self.counted = tuple(ident for ident in self.instances if ident not in invalid)
 
     def verdict(self, ident: str, number: int) -> Verdict | None:
@@ -219,12 +208,7 @@ class Tally:
 
     def counting(self) -> list[AttemptRecord]:
         """Return the results that count for or against the agent, failures first."""
-        left_out = set(self.invalid)
-        return [
-            result
-            for result in self.ordered()
-            if result.verdict is not Verdict.INFRA and result.instance_id not in left_out
-        ]
+        return counting(self.ordered(), self.invalid)
 
     def ordered(self) -> list[AttemptRecord]:
         """Return all results: failures first, then by instance and attempt number."""
@@ -232,6 +216,21 @@ class Tally:
             self.results.values(),
             key=lambda result: (ORDER.index(result.verdict), result.instance_id, result.attempt),
         )
+
+
+def _instances_with(verdicts: Mapping[Attempt, Verdict | None], wanted: Verdict) -> Counter[str]:
+    """Return how many attempts at each instance have this verdict."""
+    return Counter(ident for (ident, _), verdict in verdicts.items() if verdict is wanted)
+
+
+def counting(results: Iterable[AttemptRecord], invalid: Iterable[str]) -> list[AttemptRecord]:
+    """Return the results that count for or against the agent; `invalid` are the instances at fault."""
+    left_out = set(invalid)
+    return [
+        result
+        for result in results
+        if result.verdict is not Verdict.INFRA and result.instance_id not in left_out
+    ]
 
 
 def tally_of(run: RunFolder) -> Tally:

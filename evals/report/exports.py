@@ -135,7 +135,7 @@ def junit(report: RunReport) -> bytes:
     for repo, attempts in sorted(cases.items()):
         suite = ElementTree.SubElement(suites, "testsuite", name=_text(repo))
         for ident, number, result in attempts:
-            name = _text(report.label(ident, number))
+            name = _text(report.config.label(ident, number))
             _fill(ElementTree.SubElement(suite, "testcase", classname=_text(repo), name=name), result)
         _count(suite)
     _count(suites)

@@ -7,12 +7,12 @@ their order or on the current time.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
-from m3agent.evals.report.counting import Attempt, Tally, UsageSummary, used
+from m3agent.evals.data.results import Attempt, AttemptRecord, RunConfig, Verdict, differing
+from m3agent.evals.report.counting import Tally, UsageSummary, counting, used
 from m3agent.evals.report.statistics import Mean, Paired, mean, paired, pass_all_k, pass_at_k
 
 FORMAT = 1
@@ -117,14 +117,15 @@ class RunReport:
         """Whether every attempt has a result."""
         return not self.missing
 
-    def label(self, instance_id: str, attempt: int) -> str:
-        """Return the name of an attempt: its instance, and its number if the run has several attempts."""
-        return label(self.config, instance_id, attempt)
+    @property
+    def counting(self) -> list[AttemptRecord]:
+        """The results that count for or against the agent, failures first."""
+        return counting(self.results, self.invalid)
 
 
 def report_of(tally: Tally) -> RunReport:
     """Return the report of a run's results."""
-    config, counting, ordered = tally.config, tally.counting(), tally.ordered()
+    config, counted, ordered = tally.config, tally.counting(), tally.ordered()
     return RunReport(
         config=config,
         repos={ident: tally.repo(ident) for ident in tally.instances},
@@ -134,8 +135,8 @@ def report_of(tally: Tally) -> RunReport:
         missing=tally.missing,
         verdicts=_verdicts(ordered),
         pass_k=_pass_k(tally),
-        used=used(counting),
-        repositories=_repositories(tally, counting),
+        used=used(counted),
+        repositories=_repositories(tally, counted),
         agreement=_agreement(config, ordered),
         undone=_labels(config, (r for r in ordered if r.grade and r.grade.undone)),
         forged=_labels(config, (r for r in ordered if r.grade and r.grade.forged)),
@@ -174,18 +175,18 @@ def _pass_k(tally: Tally) -> tuple[PassK, ...]:
     if n == 1 or tally.missing or not tally.counted:
         return ()
     repos = [tally.repo(ident) for ident in tally.counted]
-    rows: list[PassK] = []
-    for k in range(1, n + 1):
-        if k > _EVERY_K and k != n and k.bit_count() != 1:  # beyond _EVERY_K: powers of two, and n
-            continue
-        any_of = mean([pass_at_k(n, tally.resolved[ident], k) for ident in tally.counted], repos)
-        all_of = mean([pass_all_k(n, tally.resolved[ident], k) for ident in tally.counted], repos)
-        if any_of is not None and all_of is not None:
-            rows.append(PassK(k, any_of, all_of))
-    return tuple(rows)
+
+    def estimate(of_one: Callable[[int, int, int], float], k: int) -> Mean:
+        value = mean([of_one(n, tally.resolved[ident], k) for ident in tally.counted], repos)
+        assert value is not None  # there are instances
+        return value
+
+    # beyond _EVERY_K: powers of two, and n
+    shown = [k for k in range(1, n + 1) if k <= _EVERY_K or k == n or k.bit_count() == 1]
+    return tuple(PassK(k, estimate(pass_at_k, k), estimate(pass_all_k, k)) for k in shown)
 
 
-def _repositories(tally: Tally, counting: Sequence[AttemptRecord]) -> tuple[RepositoryResults, ...]:
+def _repositories(tally: Tally, counted: Sequence[AttemptRecord]) -> tuple[RepositoryResults, ...]:
     instances: defaultdict[str, list[str]] = defaultdict(list)
     for ident in tally.instances:
         instances[tally.repo(ident)].append(ident)
@@ -198,7 +199,7 @@ def _repositories(tally: Tally, counting: Sequence[AttemptRecord]) -> tuple[Repo
             verdicts=_verdicts(
                 result for result in tally.results.values() if tally.repo(result.instance_id) == name
             ),
-            used=used([result for result in counting if tally.repo(result.instance_id) == name]),
+            used=used([result for result in counted if tally.repo(result.instance_id) == name]),
         )
         for name, idents in sorted(instances.items())
     )
@@ -224,12 +225,7 @@ def _agreement(config: RunConfig, results: Iterable[AttemptRecord]) -> Agreement
 
 
 def _labels(config: RunConfig, results: Iterable[AttemptRecord]) -> tuple[str, ...]:
-    return tuple(sorted(label(config, result.instance_id, result.attempt) for result in results))
-
-
-def label(config: RunConfig, instance_id: str, attempt: int) -> str:
-    """Return the name of an attempt: its instance, and its number if the run has several attempts."""
-    return instance_id if config.attempts == 1 else f"{instance_id} #{attempt}"
+    return tuple(sorted(config.label(result.instance_id, result.attempt) for result in results))
 
 
 def _notes(tally: Tally) -> Iterable[str]:
@@ -322,12 +318,7 @@ def _cautions(here: Tally, there: Tally) -> list[str]:
             notes.append(
                 "the runs attempted different instances; those with the same id are compared as the same task"
             )
-    if here.config.timeouts != there.config.timeouts:
-        differ = sorted(
-            name
-            for name in {**here.config.timeouts, **there.config.timeouts}
-            if here.config.timeouts.get(name) != there.config.timeouts.get(name)
-        )
+    if differ := differing(here.config.timeouts, there.config.timeouts):
         limits = ", ".join(f"{name} {_limit(here, name)} and {_limit(there, name)}" for name in differ)
         notes.append(f"the runs had different time limits: {limits}")
     return notes

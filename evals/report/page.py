@@ -23,10 +23,10 @@ from m3agent.agent.report.template import page_environment
 from m3agent.agent.report.text import duration, one_line, plain, price, short_count
 from m3agent.agent.report.write import write_page
 from m3agent.agent.session.log_reader import LOG, read_log
-from m3agent.evals.data.results import FAILED, AttemptRecord, Verdict
+from m3agent.evals.data.results import FAILED, Attempt, AttemptRecord, Verdict
 from m3agent.evals.data.run_folder import PATCH, RunFolder, config_hash
 from m3agent.evals.report import wording
-from m3agent.evals.report.counting import Attempt, seconds_of, tokens_of
+from m3agent.evals.report.counting import seconds_of, tokens_of
 from m3agent.evals.report.model import RunComparison, RunReport
 from m3agent.util.errors import M3AgentError, UsageError
 
@@ -94,7 +94,7 @@ def rows(run: RunFolder, report: RunReport, sessions: Mapping[Attempt, SessionPa
         made.append(
             AttemptRow(
                 result=result,
-                label=report.label(result.instance_id, result.attempt),
+                label=report.config.label(result.instance_id, result.attempt),
                 session=session,
                 patch=parse_patch(patch[:MOST_PATCH]) if patch.strip() else [],
                 patch_cut=max(0, len(patch) - MOST_PATCH),
@@ -145,8 +145,6 @@ def _template() -> Template:
 
 def _spread(report: RunReport) -> list[Markup]:
     """Return the histograms of the known amounts of the counting attempts."""
-    left_out = set(report.invalid)
-    counted = [r for r in report.results if r.verdict is not Verdict.INFRA and r.instance_id not in left_out]
 
     def drawn(
         title: str,
@@ -157,7 +155,7 @@ def _spread(report: RunReport) -> list[Markup]:
         resolved, others = (
             [
                 value
-                for result in counted
+                for result in report.counting
                 if (result.verdict is Verdict.RESOLVED) is good and (value := amount(result)) is not None
             ]
             for good in (True, False)

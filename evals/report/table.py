@@ -45,7 +45,7 @@ def table(report: RunReport, comparison: RunComparison | None = None, width: int
         rows = [("NOT RESOLVED", "VERDICT", "REASON")]
         rows += [
             (
-                printable_line(report.label(result.instance_id, result.attempt), 60),
+                printable_line(report.config.label(result.instance_id, result.attempt), 60),
                 str(result.verdict),
                 printable_line(result.reason, 120),
             )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 import secrets
 import time
@@ -30,7 +29,7 @@ from m3agent.serving.client.prices import Prices
 from m3agent.serving.client.stream.chunk import read_usage
 from m3agent.serving.client.stream.events import EventReader
 from m3agent.serving.embedded.http_app import served
-from m3agent.util.json_value import mapping
+from m3agent.util.json_value import json_object, mapping
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -140,10 +139,7 @@ class AnswerCounts:
     def _see(self, event: bytes) -> None:
         if b'"usage"' not in event:
             return
-        try:
-            value = json.loads(event)
-        except (ValueError, RecursionError):
-            return
+        value = json_object(event)
         # the Responses interface and Anthropic's wrap the object in their events
         for path in ((), ("response",), ("message",)):
             usage = mapping(value, *path, "usage")

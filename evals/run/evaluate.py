@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from m3agent.evals.data.instance import Instance
-from m3agent.evals.data.results import AttemptRecord, RunConfig
+from m3agent.evals.data.results import Attempt, AttemptRecord, RunConfig
 from m3agent.evals.data.run_folder import RunFolder
 from m3agent.evals.run.attempt import EvalAttempt
 from m3agent.evals.run.parts import AttemptListener, AttemptParts, Make, PartsOf
 from m3agent.evals.run.progress import RunProgress
 
-Attempt = tuple[str, int]
-"""Instance id and number of the attempt."""
 T = TypeVar("T")
 Group = tuple[str, str]
 """Repository and commit id."""

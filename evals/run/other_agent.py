@@ -10,7 +10,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -132,37 +132,28 @@ class CountedEndpoint:
     """Makes the guard of an attempt; None if the agent has a key of its own and no budget."""
 
 
+@dataclass(frozen=True, repr=False)  # it may hold secrets
 class OtherAgent:
     """Run a command (see `parse_command`) on this machine in a fresh checkout.
 
     The command gets PATH, an empty HOME and the given variables.
-
-    Args:
-        variables: The variables. A value may contain `{endpoint}`.
-        endpoint: The server behind the placeholder `{endpoint}`; None if nothing has the placeholder.
-        files: Contents of files in the agent's home folder, by their paths there. They may contain placeholders, too.
-        seed: Value of the placeholder `{seed}` in the first attempts.
     """
 
-    shares_prefix = False
-    """The prompts and the server of an external agent are unknown."""
+    command: Sequence[str]
+    variables: Mapping[str, str]
+    """The variables. A value may contain `{endpoint}`."""
+    seconds: float
+    endpoint: CountedEndpoint | None = None
+    """The server behind the placeholder `{endpoint}`; None if nothing has the placeholder."""
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Contents of files in the agent's home folder, by their paths there. They may contain placeholders, too."""
+    seed: int = 1
+    """Value of the placeholder `{seed}` in the first attempts."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        variables: Mapping[str, str],
-        seconds: float,
-        endpoint: CountedEndpoint | None = None,
-        files: Mapping[str, str] | None = None,
-        *,
-        seed: int = 1,
-    ) -> None:
-        self._command = tuple(command)
-        self._variables = dict(variables)
-        self._seconds = seconds
-        self._endpoint = endpoint
-        self._files = dict(files or {})
-        self._seed = seed
+    @property
+    def shares_prefix(self) -> bool:
+        """False: the prompts and the server of an external agent are unknown."""
+        return False
 
     async def work(self, given: Assignment) -> Delivery:
         """Run the command until it ends and return its diff.
@@ -180,27 +171,27 @@ class OtherAgent:
             "image": given.image,
             "output": output,
             "usage": usage,
-            "seed": self._seed + given.number - 1,
+            "seed": self.seed + given.number - 1,
         }
         before = await asyncio.to_thread(LeftDiff, given.repo, given.folder / STORE)
         async with contextlib.AsyncExitStack() as stack:
             prefix = "m3agent-home-"
             home = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True))
             proxy = await self._open_proxy(stack, places)
-            for name, content in self._files.items():
+            for name, content in self.files.items():
                 file = Path(home, name)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(filled(content, places), encoding="utf-8")
             end = await run_child(
-                [filled(part, places) for part in self._command],
+                [filled(part, places) for part in self.command],
                 folder=given.folder,
                 cwd=given.repo,
                 env={
                     "PATH": os.environ.get("PATH", os.defpath),
                     "HOME": home,
-                    **{name: filled(value, places) for name, value in self._variables.items()},
+                    **{name: filled(value, places) for name, value in self.variables.items()},
                 },
-                seconds=self._seconds,
+                seconds=self.seconds,
                 hold=given.hold,
             )
         status, said = f"exit {end.exit_code}", last_words(given.folder)
@@ -221,12 +212,12 @@ class OtherAgent:
         self, stack: contextlib.AsyncExitStack, places: dict[str, object]
     ) -> CountingProxy | None:
         """Open the proxy to the agent's model server until `stack` ends, and add what it means for the placeholders."""
-        if self._endpoint is None:
+        if self.endpoint is None:
             return None
-        guard = None if self._endpoint.guard_of is None else self._endpoint.guard_of()
-        proxy = CountingProxy(self._endpoint.url, self._endpoint.prices, guard)
+        guard = None if self.endpoint.guard_of is None else self.endpoint.guard_of()
+        proxy = CountingProxy(self.endpoint.url, self.endpoint.prices, guard)
         address = await stack.enter_async_context(proxy.opened())
-        places |= {ENDPOINT: address, "origin": address.removesuffix("/v1"), "model": self._endpoint.model}
+        places |= {ENDPOINT: address, "origin": address.removesuffix("/v1"), "model": self.endpoint.model}
         if guard is not None:
             places["key"] = guard.stand_in
         return proxy

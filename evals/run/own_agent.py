@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, ModelServer
@@ -53,30 +54,27 @@ def relevant_settings(settings: Settings) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, repr=False)  # it may hold secrets
 class OwnAgent:
-    """Run m3agent.
+    """Run m3agent."""
 
-    Args:
-        endpoint: The server, chosen once, so that all attempts talk to the same one.
-    """
-
-    def __init__(self, settings: Settings, endpoint: EndpointChoice, seconds: float) -> None:
-        self._settings = settings
-        self._endpoint = endpoint
-        self._seconds = seconds
+    settings: Settings
+    endpoint: EndpointChoice
+    """The server, chosen once, so that all attempts talk to the same one."""
+    seconds: float
 
     @property
     def attempt_settings(self) -> dict[str, str]:
         """The settings that each attempt is given, with the server that was chosen; no key is among them."""
-        values = relevant_settings(self._settings)
-        if isinstance(self._endpoint, ModelServer):
-            return values | {"endpoint": self._endpoint.url}
+        values = relevant_settings(self.settings)
+        if isinstance(self.endpoint, ModelServer):
+            return values | {"endpoint": self.endpoint.url}
         return values | {"engine": "embedded"}
 
     @property
     def shares_prefix(self) -> bool:
         """True for a server at an endpoint: it is not restarted for each attempt and keeps its cache."""
-        return isinstance(self._endpoint, ModelServer)
+        return isinstance(self.endpoint, ModelServer)
 
     async def work(self, given: Assignment) -> Delivery:
         """Run the agent until it ends and read its session.
@@ -97,7 +95,7 @@ class OwnAgent:
                 folder=given.folder,
                 cwd=given.folder,
                 env=self._environment(given),
-                seconds=self._seconds,
+                seconds=self.seconds,
                 hold=given.hold,
             )
         finally:
@@ -111,13 +109,11 @@ class OwnAgent:
             if not name.startswith("M3AGENT_") and name not in TOKENS
         }
         values = self.attempt_settings
-        if isinstance(
-            self._endpoint, EmbeddedEngine
-        ):  # without a different seed, all attempts would be equal
-            values["seed"] = str(self._endpoint.seed + given.number - 1)
-        elif self._endpoint.key is not None:
+        if isinstance(self.endpoint, EmbeddedEngine):  # without a different seed, all attempts would be equal
+            values["seed"] = str(self.endpoint.seed + given.number - 1)
+        elif self.endpoint.key is not None:
             # the choice of the server decided that the key may go there
-            values |= {"api_key": self._endpoint.key, "key_over_http": host_of(self._endpoint.url)}
+            values |= {"api_key": self.endpoint.key, "key_over_http": host_of(self.endpoint.url)}
         values |= {"yes": "true", "environment": "off", "mcp": "false"}
         return {
             **inherited,
@@ -146,13 +142,14 @@ def delivery_of(folder: Path, exit_code: int, timed_out: bool) -> Delivery:
         patch = (session / PATCH).read_bytes()
     counts = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "turns")
     used = {name: None if (value := record.total(name)) is None else int(value) for name in counts}
-    finished = bool(record.ended)
-    return Delivery(
-        status=text(record.ended, "status") if finished else crashed.status,
-        reason=text(record.ended, "reason") if finished else crashed.reason,
+    ended = crashed
+    if record.ended:
+        status, reason = (text(record.ended, name) for name in ("status", "reason"))
+        fault = _fault(record, exit_code, timed_out)
+        ended = Delivery(status, reason, fault=fault, timed_out=timed_out)
+    return replace(
+        ended,
         patch=patch,
-        fault=_fault(record, exit_code, timed_out) if finished else crashed.fault,
-        timed_out=timed_out,
         session=session,
         usage=AttemptUsage(**used, cost=record.total("price")),
         stalls=dict(Counter(text(line, "rule") for line in record.of_type("stall"))),

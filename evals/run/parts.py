@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from m3agent.agent.settings.settings import state_dir
-from m3agent.evals.code.checkout import CODE, LeakProof, checkout
+from m3agent.evals.code.checkout import LeakProof, checkout, code_folder
 from m3agent.evals.data.instance import Instance, Task
 from m3agent.evals.data.results import AttemptRecord, AttemptUsage, Grade, OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
@@ -125,10 +125,8 @@ def standard_parts(
 ) -> AttemptParts:
     """Return the parts of a real run, which cache their data in this machine's state folder."""
     state = state_dir(os.environ)
-    cache = state / CODE
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     return AttemptParts(
-        partial(checkout, cache=cache),
+        partial(checkout, cache=code_folder(state)),
         Environments(state, say).image,
         Grader(state, say, official=official).grade,
         agent,

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
-from m3agent.util.json_value import items, mappings
+from m3agent.evals.data.results import Record
+from m3agent.util.json_value import items, json_object, mappings
 
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "tool_choice", "reasoning_effort"),
@@ -44,10 +45,8 @@ MOST_NAMES = 200
 """Most names of tools and models that are kept."""
 
 
-class Traffic(BaseModel):
+class Traffic(Record):
     """How an agent used its model server in one attempt."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests: int = 0
     """Requests to the model that were passed on."""
@@ -122,9 +121,7 @@ class TrafficCounter:
         self._failed_body = None if exchange.is_good else digest
         self._first.append(exchange.first_seconds)
         self._seconds += exchange.seconds
-        request = _object(exchange.body)
-        if request is not None:
-            self._read(request)
+        self._read(json_object(exchange.body))
 
     def refuse(self, budget: str) -> None:
         """Take a request that was refused because a budget was spent."""
@@ -218,14 +215,6 @@ def _has_thinking(message: Any) -> bool:
     if isinstance(content, str):
         return "<think>" in content
     return any(part.get("type") in THINKING_TYPES for part in mappings(content))
-
-
-def _object(body: bytes) -> Mapping[str, Any] | None:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _remember(names: dict[str, None], new: Iterator[Any] | Sequence[Any]) -> None:

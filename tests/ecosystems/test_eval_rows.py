@@ -222,8 +222,7 @@ def instance_of(row: Row, folder: Path, names: tuple[str, str]) -> Instance:
     }
     (folder / "instances.jsonl").write_text(json.dumps(values) + "\n")
     (instance,) = load(str(folder))
-    answer = instance.answer.model_copy(update={"timeout": 120.0})
-    return instance.model_copy(update={"answer": answer})
+    return instance.with_answer(timeout=120.0)
 
 
 @pytest.mark.parametrize("language", ROWS)

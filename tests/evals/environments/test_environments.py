@@ -315,14 +315,9 @@ def installable(folder: Path) -> Instance:
         "install": "python -m pip install -e .",
         "variables": {"NAMED": "yes"},
     }
-    environment = Environment.model_validate(recipe)
-    return instance.model_copy(
-        update={
-            "task": instance.task.model_copy(
-                update={"environment": environment, "created_at": datetime(2024, 3, 1, tzinfo=UTC)}
-            )
-        }
-    )
+    created = {"created_at": datetime(2024, 3, 1, tzinfo=UTC)}
+    task = instance.task.model_copy(update={"environment": Environment.model_validate(recipe), **created})
+    return instance.model_copy(update={"task": task})
 
 
 def compiled_files(image: str) -> bytes:
@@ -358,8 +353,8 @@ async def test_an_environment_is_built_once_and_its_instance_graded(tmp_path: Pa
         ),
         "log_parser": "parse_log_pytest",
     }
-    instance = instance.model_copy(update={"answer": instance.answer.model_copy(update={"row": row})})
-    strict, official = await grader.grade(instance, instance.answer.patch.encode(), image, tmp_path)
+    instance = instance.with_answer(row=row)
+    strict, official = await grader.grade(instance, instance.answer.reference, image, tmp_path)
     assert strict.verdict is Verdict.RESOLVED, strict
     assert (strict.fail_to_pass.passed, strict.pass_to_pass.passed) == (len(TO_FIX), len(TO_KEEP))
     assert official is not None and official.resolved is True, official

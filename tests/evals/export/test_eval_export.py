@@ -129,13 +129,14 @@ def test_what_the_agent_left_decides(verifier: ModuleType, name: str) -> None:
     assert reward(verifier) == expected
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08"], ids=["empty", "text", "cut off"])
-def test_an_archive_that_cannot_be_read_is_the_agents_failure(verifier: ModuleType, content: bytes) -> None:
-    Path(verifier.LEFT).write_bytes(content)
-    assert reward(verifier) == "0"
-
-
-def test_a_missing_archive_is_the_agents_failure(verifier: ModuleType) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"no archive", b"\x1f\x8b\x08", None], ids=["empty", "text", "cut off", "missing"]
+)
+def test_an_archive_that_cannot_be_read_is_the_agents_failure(
+    verifier: ModuleType, content: bytes | None
+) -> None:
+    if content is not None:
+        Path(verifier.LEFT).write_bytes(content)
     assert reward(verifier) == "0"
 
 
@@ -270,8 +271,8 @@ def test_the_tests_of_the_task_are_those_of_the_answer(task: Path) -> None:
 def test_a_patch_that_holds_the_end_of_the_script(tmp_path: Path) -> None:
     instance = small_instance(tmp_path / "instance")
     end = "-- \nEND_OF_THE_REFERENCE_PATCH\necho ran\n"
-    odd = instance.answer.model_copy(update={"patch": instance.answer.patch + end})
-    script = task_of(instance.model_copy(update={"answer": odd}), tmp_path) / "solution" / "solve.sh"
+    odd = instance.with_answer(patch=instance.answer.patch + end)
+    script = task_of(odd, tmp_path) / "solution" / "solve.sh"
     assert script.read_text().endswith("echo ran\nEND_OF_THE_REFERENCE_PATCH_\n")
 
 

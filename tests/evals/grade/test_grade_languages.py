@@ -11,7 +11,7 @@ import pytest
 
 from m3agent.agent.verify.review import Finding
 from m3agent.evals.data.files import commit_folder
-from m3agent.evals.data.instance import Answer
+from m3agent.evals.data.instance import Answer, Instance
 from m3agent.evals.data.results import Grade, Verdict
 from m3agent.evals.grade import grader as grader_module
 from m3agent.evals.grade.grader import Grader
@@ -304,7 +304,7 @@ class GivenRuns:
             test_command="node --test",
         )
 
-    async def run(self, _: object, __: Answer, trees: Trees, *___: object, **____: object) -> TestRun:
+    async def run(self, _: Instance, trees: Trees, *__: object) -> TestRun:
         entries = {entry.path: entry.sha for entry in trees.store.list_tree(trees.tree)}
         self.ran.append(trees.store.get_blob(entries["add.js"]).decode().strip())
         return self._results[self.ran[-1]]
@@ -313,8 +313,7 @@ class GivenRuns:
         self._results = results
         self.ran.clear()
         update = {"fail_to_pass": names[:1], "pass_to_pass": names[1:]}
-        answer = self._instance.answer.model_copy(update=update)
-        instance = self._instance.model_copy(update={"answer": answer})
+        instance = self._instance.with_answer(**update)
         text = HARMLESS if patch == "wrong" else self._patches[patch]
         return await Grader(self._folder / "state", print).strict(instance, text, None, self._folder)
 

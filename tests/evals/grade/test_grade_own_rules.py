@@ -133,7 +133,11 @@ def given_log(
 ) -> None:
     """Let containers leave these files, by name."""
     left = {f"{GRADING}/{name}": content for name, content in files.items()}
-    monkeypatch.setattr(own_rules, "run_in_container", lambda *_, **__: ContainerRun("", left, timed_out))
+
+    async def run(*_: object) -> ContainerRun:
+        return ContainerRun("", left, timed_out)
+
+    monkeypatch.setattr(own_rules, "run_in_container", run)
 
 
 async def graded(folder: Path, parser: str = LINES, **rules: Any) -> OfficialGrade:

@@ -58,7 +58,7 @@ class GivenRuns:
         self.given: list[dict[str, bytes]] = []
         monkeypatch.setattr(rewards, "run_in_container", self.run)
 
-    def run(self, image: str, files: dict[str, bytes], *_: object, **__: Any) -> ContainerRun:
+    async def run(self, image: str, files: dict[str, bytes], *_: object, **__: Any) -> ContainerRun:
         self.given.append(files)
         return ContainerRun("", self.left.pop(0), self.timed_out)
 

@@ -285,8 +285,7 @@ def with_hidden_answer(attempt: EvalAttempt) -> tuple[EvalAttempt, str]:
     patch = (
         f"--- a/test_adder.py\n+++ b/test_adder.py\n@@ -5 +5 @@\n-    assert add(2, 3) == 5\n+    {hidden}\n"
     )
-    answer = attempt.instance.answer.model_copy(update={"test_patch": patch, "patch": hidden})
-    attempt.instance = attempt.instance.model_copy(update={"answer": answer})
+    attempt.instance = attempt.instance.with_answer(test_patch=patch, patch=hidden)
     return attempt, hidden
 
 

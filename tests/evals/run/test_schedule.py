@@ -7,7 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.evals.run.evaluate import Attempt, Schedule
+from m3agent.evals.data.results import Attempt
+from m3agent.evals.run.evaluate import Schedule
 from m3agent.evals.run.progress import DOING, Estimate
 
 GROUPS = {"a1": ("a", "1"), "a2": ("a", "1"), "b1": ("b", "1"), "b2": ("b", "2"), "c1": ("c", "1")}
