@@ -101,16 +101,10 @@ def operands(file: File, node: Node) -> Iterator[Change]:
     left, sign, right = (field(node, name) for name in ("left", "operator", "right"))
     if left is None or sign is None or right is None:
         return
-    if sign.type in ("&&", "||", "??"):
-        yield start, end, tree.text_of(left), "operand dropped", 1.5
-        yield start, end, tree.text_of(right), "operand dropped", 1.5
-    elif sign.type in ("+", "-"):
-        yield start, end, tree.text_of(left), "missing or extra term", 1.3
-        yield start, end, tree.text_of(right), "missing or extra term", 2.2
-    elif sign.type in ("/", "%"):
-        swapped = f"{tree.text_of(right)} {sign.type} {tree.text_of(left)}"
-        yield start, end, swapped, "operands swapped", 1.8
-    elif sign.type in COMPARISONS and right.type not in {*NUMBERS, *STRINGS, "nil", "null", "undefined"}:
+    texts = {"left": tree.text_of(left), "right": tree.text_of(right)}
+    for pattern, kind, cost in TABLE["operands"].get(sign.type, ()):
+        yield start, end, pattern.format(**texts), kind, cost
+    if sign.type in COMPARISONS and right.type not in {*NUMBERS, *STRINGS, "nil", "null", "undefined"}:
         place = tree.offset(right.end_byte)
         yield place, place, " + 1", "off by one", 1.4
         yield place, place, " - 1", "off by one", 1.4
@@ -338,7 +332,7 @@ def zero_value(kind: Node, tree: SyntaxTree) -> str:
     return f"{text}{{}}" if kind.type == "type_identifier" else "nil"
 
 
-CHANGES: tuple[Rewrite, ...] = (
+REWRITES: tuple[Rewrite, ...] = (
     (types(""), signs),
     (types("binary_expression"), operands),
     (types("ternary_expression"), branches),
@@ -350,8 +344,8 @@ CHANGES: tuple[Rewrite, ...] = (
     (types("call_expression"), calls),
     (types(""), statements),
     (types("block statement_block"), guards),
+    *ADDITIONS,
 )
-REWRITES = (*CHANGES, *ADDITIONS)
 
 
 def propose_plain(

@@ -12,7 +12,7 @@ from m3agent.serving.embedded.source import (
     first_line,
     names_in,
     own_nodes,
-    parameters,
+    own_parameters,
 )
 
 Kinds = Mapping[str, Mapping[str, Iterable[str]]]
@@ -93,9 +93,7 @@ class Scope:
         self.function = function
         source = module.source
         chain = [function, *source.functions(function)] if function is not None else []
-        self.parameters = (
-            [name for name in parameters(function) if name not in ("self", "cls")] if function else []
-        )
+        self.parameters = own_parameters(function) if function else []
         self.first_line: dict[str, int] = {}
         self._kinds: dict[str, set[str]] = {}
         for depth, scope in enumerate(chain):
@@ -105,9 +103,8 @@ class Scope:
         self.is_method = bool(function and self.owner and any(function is item for item in self.owner.body))
 
     def _gather(self, scope: Function, depth: int, kinds: Kinds) -> None:
-        for name in parameters(scope):
-            if name not in ("self", "cls"):
-                self.first_line.setdefault(name, 0)
+        for name in own_parameters(scope):
+            self.first_line.setdefault(name, 0)
         names = (node for node in own_nodes(scope) if isinstance(node, ast.Name))
         stores = (node for node in names if isinstance(node.ctx, ast.Store))
         for node in sorted(stores, key=lambda node: node.lineno):

@@ -274,20 +274,21 @@ def parameters(function: Function) -> list[str]:
     return [argument.arg for argument in every if argument is not None]
 
 
+def own_parameters(function: Function) -> list[str]:
+    """Return the names of a function's parameters without ``self`` and ``cls``, in order."""
+    return [name for name in parameters(function) if name not in ("self", "cls")]
+
+
 @lru_cache(maxsize=256)
 def signatures(text: str) -> frozenset[tuple[str, ...]]:
     """Return the name of each function and class of a source, and the parameters of its call in order."""
     calls: set[tuple[str, ...]] = set()
     for node in ast.walk(parse(text)):
         if isinstance(node, FUNCTIONS):
-            calls.add((node.name, *_given(node)))
+            calls.add((node.name, *own_parameters(node)))
         elif isinstance(node, ast.ClassDef):
             fields = (part.target for part in node.body if isinstance(part, ast.AnnAssign))
             calls.add((node.name, *(target.id for target in fields if isinstance(target, ast.Name))))
             starts = (part for part in node.body if isinstance(part, FUNCTIONS) and part.name == "__init__")
-            calls.update((node.name, *_given(part)) for part in starts)
+            calls.update((node.name, *own_parameters(part)) for part in starts)
     return frozenset(calls)
-
-
-def _given(function: Function) -> list[str]:
-    return [name for name in parameters(function) if name not in ("self", "cls")]

@@ -119,12 +119,9 @@ def slices(place: Place, node: ast.Subscript) -> Alternatives:
     base = place.text(node.value)
     parts = (node.slice.lower, node.slice.upper, node.slice.step)
     lower, upper, step = ("" if part is None else place.text(part) for part in parts)
-    rows = [*_other_bounds(lower, upper, f":{step}" if step else "")]
-    if step:
-        rows.append((f"{lower}:{upper}:{step[1:] if step.startswith('-') else f'-{step}'}", 2.0))
-    else:
-        rows.append((f"{lower}:{upper}:-1", 2.4))
     end = f":{step}" if step else ""
+    reverse = step[1:] if step.startswith("-") else f"-{step or 1}"
+    rows = [*_other_bounds(lower, upper, end), (f"{lower}:{upper}:{reverse}", 2.0 if step else 2.4)]
     for name in place.names_of(node, "int"):
         cost = 3.4 - place.unread(name, 0.8)
         rows += [(f"{lower}:{name}{end}", cost), (f"{name}:{upper}{end}", cost)]

@@ -8,8 +8,8 @@ from m3agent.serving.embedded.operators.arithmetic import SIGNS
 from m3agent.serving.embedded.operators.base import INSTEAD, TABLES, Mutation, Place, swapped
 from m3agent.serving.embedded.source import Edit
 
-ACCUMULATING, COLLECTING, JUMPS, FAMILIES = (
-    TABLES["flow"][name] for name in ("accumulating", "collecting", "jumps", "exceptions")
+ACCUMULATING, COLLECTING, COMBINING, JUMPS, FAMILIES = (
+    TABLES["flow"][name] for name in ("accumulating", "collecting", "combining", "jumps", "exceptions")
 )
 EXCEPTIONS = [family.split() for family in FAMILIES.strip().split("\n")]
 
@@ -46,10 +46,7 @@ def _accumulating(place: Place, target: ast.expr, value: ast.expr) -> Iterator[t
     left, right = place.text(target), place.text(value)
     yield from ((f"{left} {sign} {right}", cost) for sign, cost in ACCUMULATING.items())
     if "\n" not in right and not isinstance(value, ast.Constant):
-        yield f"{left} = max({left}, {right})", 3.2
-        yield f"{left} = min({left}, {right})", 3.2
-        yield f"{left} = {left} or {right}", 3.8
-        yield f"{left} = {left} and {right}", 3.8
+        yield from ((f"{left} = {code.format(left, right)}", cost) for code, cost in COMBINING.items())
     match target:
         case ast.Subscript() if ":" not in (key := place.text(target.slice)):
             base = place.text(target.value)

@@ -89,15 +89,15 @@ def dedents(place: Place) -> Iterator[Mutation]:
         return
     end = source.line_start(last_line(parent) + 1)
     lines, old = lines_text(source, mine[0], end), source.indent(first_line(statement))
-    text = reindented(lines, old, source.indent(parent.lineno))
-    if index == 0:
-        text = f"{old}pass{source.newline}{text}"
-    yield place.change("dedent", 1.8, Edit(mine[0], end, text))
+    left = "" if index else f"{old}pass{source.newline}"
+    targets = [(parent, 1.8)]
     # Further out, if a second block ends here too.
     outer = place.parent(parent) if index else None
     if isinstance(outer, ast.For | ast.While | ast.If | ast.With) and last_line(outer) == last_line(parent):
-        text = reindented(lines, old, source.indent(outer.lineno))
-        yield place.change("dedent", 2.6, Edit(mine[0], end, text))
+        targets.append((outer, 2.6))
+    for target, cost in targets:
+        text = left + reindented(lines, old, source.indent(target.lineno))
+        yield place.change("dedent", cost, Edit(mine[0], end, text))
 
 
 def indents(place: Place) -> Iterator[Mutation]:

@@ -76,32 +76,23 @@ def mended(path: str, text: str, before: str, after: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "before", "after"),
+    ("path", "kind", "before", "after"),
     [
-        ("statement added", "\t\t\ttotal++\n", ""),
-        ("statement added", "\t\t\tshort++\n", ""),
-        ("call added", "strings.ToLower(other)", "other"),
-        ("missing condition", " && other[1] == '-'", ""),
-        ("constant", "unknown word %s", "unknown word %"),
+        ("m.go", "statement added", "\t\t\ttotal++\n", ""),
+        ("m.go", "statement added", "\t\t\tshort++\n", ""),
+        ("m.go", "call added", "strings.ToLower(other)", "other"),
+        ("m.go", "missing condition", " && other[1] == '-'", ""),
+        ("m.go", "constant", "unknown word %s", "unknown word %"),
+        ("m.js", "statement added", "    depth++;\n    if", "    if"),
+        ("m.js", "statement added", "      total++;\n      break", "      break"),
+        ("m.js", "call added", "other.trim()", "other"),
+        ("m.js", "call added", "escape(depth)", "depth"),
+        ("m.js", "constant", "'the end'", "'the en'"),
+        ("m.js", "constant", "'hers'", "'her'"),
     ],
 )
-def test_what_is_missing_in_go_is_put_back(kind: str, before: str, after: str) -> None:
-    assert mended("m.go", GO, before, after) == kind
-
-
-@pytest.mark.parametrize(
-    ("kind", "before", "after"),
-    [
-        ("statement added", "    depth++;\n    if", "    if"),
-        ("statement added", "      total++;\n      break", "      break"),
-        ("call added", "other.trim()", "other"),
-        ("call added", "escape(depth)", "depth"),
-        ("constant", "'the end'", "'the en'"),
-        ("constant", "'hers'", "'her'"),
-    ],
-)
-def test_what_is_missing_in_javascript_is_put_back(kind: str, before: str, after: str) -> None:
-    assert mended("m.js", JS, before, after) == kind
+def test_what_is_missing_is_put_back(path: str, kind: str, before: str, after: str) -> None:
+    assert mended(path, {"m.go": GO, "m.js": JS}[path], before, after) == kind
 
 
 def test_a_statement_with_unknown_variables_is_not_tried() -> None:
