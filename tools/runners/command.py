@@ -23,7 +23,8 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from m3agent.tools.runners.base import Command, Job, Reading, Suite, Tree, Unit
+from m3agent.tools.runners.base import Command, Job, Preparation, Reading, Suite, Tree, Unit
+from m3agent.tools.runners.javascript import packages
 from m3agent.tools.runners.report_formats import read_junit, read_tap
 from m3agent.tools.runners.steps import StepRunner, steps_command, text_of
 from m3agent.tools.runners.variables import fault_of
@@ -47,6 +48,10 @@ class CommandRunner(StepRunner):
             if options:
                 return [Suite(self.name, "", f"tests.command in {path}", {**options, "configuration": path})]
         return []
+
+    def prepare(self, suite: Suite, tree: Tree) -> Preparation:
+        """Return the packages of a `package.json` at the root: its tests may have a runner that m3agent does not know."""
+        return packages.preparation(suite, tree) if "package.json" in tree.paths else Preparation()
 
     def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return the command."""

@@ -10,6 +10,7 @@ import pytest
 from m3agent.tools.runners.base import Job, Preparation, Suite, Tree
 from m3agent.tools.runners.javascript import JAVASCRIPT
 from m3agent.tools.runners.javascript.detect import calls_of
+from m3agent.tools.runners.javascript.packages import manager_of
 from m3agent.tools.runners.suites import find_suites
 
 TESTS = {"test/a.test.js": ""}
@@ -160,7 +161,7 @@ def test_a_workspace_is_one_suite_if_its_root_runs_the_tests(root: dict[str, obj
 def test_how_packages_are_installed(files: dict[str, object], manager: str, command: str) -> None:
     tree = tree_of({"package.json": scripts("jest"), **TESTS, **files})
     (suite,) = find_suites(tree)
-    assert suite.options["manager"] == manager
+    assert manager_of(tree, suite.root) == manager
     plan = JAVASCRIPT["jest"].prepare(suite, tree)
     assert [" ".join(words) for words in plan.commands] == [command]
     assert set(plan.inputs) == {"package.json", *files} - {"bun.lockb"}
@@ -176,7 +177,7 @@ def test_the_repository_names_the_version_of_its_package_manager() -> None:
     assert plan.commands[0][2] == "pnpm@9.1.0"
     assert set(plan.inputs) == {"package.json", "pnpm-lock.yaml", ".npmrc"}
     hostile = tree_of({"package.json": {**scripts("jest"), "packageManager": "npm@1.2.3; rm -rf /"}, **TESTS})
-    assert find_suites(hostile)[0].options["manager"] == "npm"
+    assert manager_of(hostile, "") == "npm"
 
 
 @pytest.mark.parametrize(

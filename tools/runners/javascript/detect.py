@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.tools.runners.base import Suite, Tree, is_within, words_of
-from m3agent.tools.runners.javascript.packages import manager_of, member_patterns, workspace_of
+from m3agent.tools.runners.javascript.packages import member_patterns, workspace_of
 from m3agent.tools.runners.path_rules import JS, is_code
 from m3agent.util.json_value import mapping
 
@@ -63,7 +63,7 @@ def find_suites(tree: Tree, runner: str) -> list[Suite]:
         root = workspace_of(tree, folder)
         if root != folder and root in suites:
             continue  # the root runs the tests of its packages itself
-        suites[folder] = Suite(runner, folder, evidence, _options(tree, folder, call))
+        suites[folder] = Suite(runner, folder, evidence, _options(call))
     return list(suites.values())
 
 
@@ -226,12 +226,9 @@ def _configured(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]
     return (Call(runner) if configuration else None), configuration
 
 
-def _options(tree: Tree, folder: str, call: Call) -> dict[str, str]:
-    options = {"manager": manager_of(tree, folder)}
-    for key, value in (("args", call.args), ("node", call.node), ("env", call.env)):
-        if value:
-            options[key] = json.dumps(value)
-    return options
+def _options(call: Call) -> dict[str, str]:
+    values = {"args": call.args, "node": call.node, "env": call.env}
+    return {key: json.dumps(value) for key, value in values.items() if value}
 
 
 def _has_tests(tree: Tree, folder: str) -> bool:

@@ -101,7 +101,7 @@ def manager_of(tree: Tree, folder: str) -> str:
 def preparation(suite: Suite, tree: Tree) -> Preparation:
     """Return how the packages of a suite are installed. No script of a package runs."""
     root = workspace_of(tree, suite.root)
-    manager, _, version = suite.options["manager"].partition("@")
+    manager, _, version = manager_of(tree, root).partition("@")
     locks = [
         lock for lock, name in LOCKS.items() if name == manager != "bun" and _in(root, lock) in tree.paths
     ]
