@@ -45,7 +45,7 @@ def source_line(name: str, line: str, sources: str, release: dict[str, str]) -> 
 
 def add_source(name: str, line: str) -> str:
     """Let apt see a part of Debian's archive; an image of debootstrap lacks them all. Return the release's code name."""
-    release = dict(
+    release: dict[str, str] = dict(
         re.findall(r'^(\w+)="?([^"\n]*)', Path("/etc/os-release").read_text("utf-8"), re.MULTILINE)
     )
     files = [Path("/etc/apt/sources.list"), *SOURCES.glob("*")]

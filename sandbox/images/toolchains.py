@@ -210,10 +210,11 @@ def with_toolchains(
     """
     if not packages:
         return image
+    tools = {package: TOOLS.get(PROGRAMS.get(package, ""), "") for package in packages}
     newer = {
         package: asked[language]
-        for package in packages
-        if (language := TOOLS.get(PROGRAMS.get(package, ""))) in asked and "backported" in LANGUAGES[language]
+        for package, language in tools.items()
+        if language in asked and "backported" in LANGUAGES[language]
     }
 
     def missing(start: Image) -> list[str]:
@@ -221,7 +222,7 @@ def with_toolchains(
         old = {
             package
             for package, version in newer.items()
-            if is_older(there.versions.get(TOOLS[PROGRAMS[package]], version), version)
+            if is_older(there.versions.get(tools[package], version), version)
         }
         return sorted({*there.missing, *old})
 

@@ -27,7 +27,7 @@ def test_detection() -> None:
 
 def test_packages_of_a_runner_that_nobody_knows_are_installed() -> None:
     """tape is no runner of m3agent, but a command can run it."""
-    manifest = {"devDependencies": {"tape": "5"}, "scripts": {"test": "tape test/*.js"}}
+    manifest = '{"devDependencies": {"tape": "5"}, "scripts": {"test": "tape test/*.js"}}'
     table = '[tests]\ncommand = "npx tape test/*.js"\nreport = "tap"\n'
     tree = tree_of(
         {".m3agent.toml": table, "package.json": manifest, "package-lock.json": "", "test/a.js": ""}
