@@ -14,7 +14,7 @@ from typing import Any
 
 from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, choose_endpoint
 from m3agent.agent.repo.repository import MIN_GIT, Repository, git_version, open_repository
-from m3agent.agent.repo.snapshot import sizes_of, too_large
+from m3agent.agent.repo.snapshot import sizes_of, submodules_with_room, too_large
 from m3agent.agent.settings.settings import Settings
 from m3agent.cli.common import say, state_folder
 from m3agent.sandbox.backends.engine import (
@@ -105,7 +105,7 @@ def _repository(repo_dir: Path) -> Check:
         repository = open_repository(repo_dir)
         root = repository.root
         large = [] if root is None else too_large(sizes_of(root, repository.list_files()))
-        submodules, filled = repository.submodules(), {path for path, _ in repository.checkouts()}
+        submodules, filled = repository.submodules(), submodules_with_room(repository)
     except M3AgentError as error:
         return Check("repository", False, str(error))
     where = f"{repository.root or repository.git_dir} at {repository.head[:12]}"

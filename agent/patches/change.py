@@ -23,7 +23,14 @@ from m3agent.agent.forge.address import pull_of_origin
 from m3agent.agent.forge.api import find_token
 from m3agent.agent.forge.connection import ask
 from m3agent.agent.repo.repository import GitCommandFailed, Repository, origin_url
-from m3agent.agent.repo.snapshot import TREES, borrowing_store, objects_of, too_large, workspace_of
+from m3agent.agent.repo.snapshot import (
+    TREES,
+    borrowing_store,
+    objects_of,
+    submodules_with_room,
+    too_large,
+    workspace_of,
+)
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore, blob_id
 from m3agent.sandbox.store.workspace import TOO_LARGE, Workspace
@@ -305,8 +312,9 @@ class _Reader:
 
     def _change(self, commit: str, before: str, after: str, origin: Origin) -> Change:
         if (submodules := self.store.submodules(before)) and submodules == self.store.submodules(after):
-            for _, checkout in self._repository.checkouts():
-                self.store.borrow(objects_of(checkout))
+            for repositories, _ in submodules_with_room(self._repository).values():
+                for each in repositories:
+                    self.store.borrow(objects_of(each))
             before, after = self.store.with_submodules(before), self.store.with_submodules(after)
         workspace = self._workspace(commit, before)
         self._refuse_large(workspace, after)

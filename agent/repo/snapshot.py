@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import tempfile
@@ -23,6 +24,9 @@ TREES = "trees.git"
 """A folder in a session's folder. It holds the states of the session's work tree."""
 MOST_BYTES = 16 << 30
 """The most bytes of a work tree. A sandbox has less room, unless its memory is larger than 32 GiB."""
+ROOM_FOR_SUBMODULES, LEAST_ROOM = 256 << 20, 8 << 10
+"""Most bytes of the submodules' files together, and the bytes that the smallest file counts as. A sandbox of 4 GiB has room for about 700
+MiB of files."""
 SCRATCH = "scratch"
 """A folder in the state folder. It holds one folder for each command that needs one."""
 
@@ -45,12 +49,38 @@ def workspace_of(repository: Repository, folder: Path, say: Callable[[str], None
     store.note_submodules(repository.submodules())
     if repository.root is not None:
         paths = repository.list_files()
-        for place, inner in repository.checkouts():
-            paths += (f"{place}/{path}" for path in inner.list_files())
+        paths += (path for _, inner in submodules_with_room(repository).values() for path in inner)
         paths = _readable(repository.root, paths, say)
         return Workspace.from_folder(store, repository.root, paths)
     wanted = set(repository.list_files())
     return Workspace(store, store.write_tree(e for e in store.list_tree(repository.head) if e.path in wanted))
+
+
+def submodules_with_room(repository: Repository) -> dict[str, tuple[list[Repository], list[str]]]:
+    """Return the submodules whose files sandboxes get, by path: those that are checked out, the smallest first.
+
+    Returns:
+        For each, its repository and those of the submodules in it, and the paths of all their files in the work tree around it.
+    """
+    root, parts = repository.root, dict[str, tuple[list[Repository], list[str]]]()
+    if root is None:
+        return parts
+    for place, inner in repository.checkouts():
+        top = next((each for each in parts if place.startswith(f"{each}/")), place)
+        repositories, paths = parts.setdefault(top, ([], []))
+        repositories.append(inner)
+        paths += (f"{place}/{path}" for path in inner.list_files())
+    room = {
+        place: sum(max(size, LEAST_ROOM) for size in sizes_of(root, paths).values())
+        for place, (_, paths) in parts.items()
+    }
+    smallest_first = sorted(parts, key=lambda place: (room[place], place))
+    sums = itertools.accumulate(room[place] for place in smallest_first)
+    return {
+        place: parts[place]
+        for place, total in zip(smallest_first, sums, strict=True)
+        if total <= ROOM_FOR_SUBMODULES
+    }
 
 
 def _readable(root: Path, paths: Sequence[str], say: Callable[[str], None]) -> list[str]:

@@ -5,6 +5,7 @@ Output and exit status are those of `env_script.py`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -43,6 +44,11 @@ def source_line(name: str, line: str, sources: str, release: dict[str, str]) -> 
     return line.format(archive[0], release.get("VERSION_CODENAME", "stable"))
 
 
+def own_list(name: str) -> Path:
+    """Return the path of m3agent's list for a part of Debian's archive."""
+    return SOURCES / ("m3agent-" + name + ".list")
+
+
 def add_source(name: str, line: str) -> str:
     """Let apt see a part of Debian's archive; an image of debootstrap lacks them all. Return the release's code name."""
     release: dict[str, str] = dict(
@@ -53,7 +59,7 @@ def add_source(name: str, line: str) -> str:
     added = source_line(name, line, sources, release)
     if added is not None:
         SOURCES.mkdir(parents=True, exist_ok=True)
-        (SOURCES / ("m3agent-" + name + ".list")).write_text(added, "utf-8")
+        own_list(name).write_text(added, "utf-8")
     return release.get("VERSION_CODENAME", "stable")
 
 
@@ -82,6 +88,9 @@ def install_newer(asked: dict[str, str]) -> None:
         release = add_source("backports", BACKPORTS)
         if apt("update"):
             apt("install", "-y", "--no-install-recommends", "-t", release + "-backports", "--", *older)
+        else:  # later commands must be able to update
+            with contextlib.suppress(FileNotFoundError):
+                own_list("backports").unlink()
 
 
 def install_compilers(rust: bool) -> None:

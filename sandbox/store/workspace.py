@@ -189,9 +189,7 @@ def about_submodules(submodules: Collection[str], filled: Collection[str]) -> st
     if there:
         told.append(f"sandboxes have the files of {there}")
     if missing:
-        told.append(
-            f"they do not have those of {missing}, until `git submodule update --init` has fetched them"
-        )
+        told.append(f"they do not have those of {missing}, which are not checked out, or too large")
     return "; ".join(told)
 
 

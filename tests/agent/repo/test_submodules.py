@@ -10,6 +10,7 @@ import pytest
 from m3agent.agent.certificate.build import statement_of
 from m3agent.agent.fix.sandbox_setup import suites_of
 from m3agent.agent.patches.check import different_patch
+from m3agent.agent.repo import snapshot
 from m3agent.agent.repo.repository import open_repository
 from m3agent.agent.repo.snapshot import workspace_of
 from m3agent.agent.settings.settings import Settings
@@ -83,6 +84,15 @@ def test_the_files_are_those_on_disk(repo: Path) -> None:
     there, missing = made.about_submodules.split("; ")[1:]
     assert ("data" in there, "empty" in there) == (True, False)
     assert ("data" in missing, "empty" in missing) == (False, True)
+
+
+def test_large_submodules_are_left_out(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "ROOM_FOR_SUBMODULES", 20_000)  # less than 8 KiB for each file
+    made = workspace(repo)
+    assert not PARTS & made.entries(made.base).keys()
+    commit(repo, "fix", {"a.py": "x = 2\n"})
+    assert not PARTS & both(change(repo, commits="HEAD"))[1].keys()
+    assert "data" in made.about_submodules.partition("they do not have those of")[2]
 
 
 def test_a_link_in_the_place_of_a_submodule_is_not_followed(repo: Path, make_repo: MakeRepo) -> None:
