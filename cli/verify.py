@@ -220,9 +220,7 @@ async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *,
     again = await _verified(request, is_same)
     if isinstance(again, Statement):
         differing += differences(stated, again)
-    elif where.named:
-        is_same(again)  # an empty patch was not compared
-    else:
+    elif not where.named:
         raise UsageError(
             f"the changes since {stated.predicate.base.commit[:12]} are not the patch of this certificate: let the work tree have "
             "that patch and no other change, or give the patch as a file or by --commit"

@@ -67,7 +67,7 @@ async def verify_patch(
     """Verify a patch and return its certificate. Nothing outside of the state folder changes.
 
     Args:
-        expected: Returns whether the patch is worth testing.
+        expected: Returns whether the patch is worth testing. What it reads in the change is gone afterwards.
 
     Returns:
         The certificate. The patch itself, untested, if it is empty or not expected.
@@ -84,7 +84,7 @@ async def verify_patch(
             say(about)
         if not await asyncio.to_thread(suites_of, change.workspace):
             say(await asyncio.to_thread(without_suites, change.workspace))
-        if change.patch.empty or not expected(change):
+        if not expected(change) or change.patch.empty:
             return change
         if more := await asyncio.to_thread(advice, settings.checks, lambda: files_of(change.workspace)):
             say(printable_line(more, MOST_LINE))

@@ -63,9 +63,9 @@ def add_source(name: str, line: str) -> str:
     return release.get("VERSION_CODENAME", "stable")
 
 
-def candidates(packages: list[str]) -> dict[str, str]:
-    """Return the versions of packages that apt would install, without epochs."""
-    done = subprocess.run(["apt-cache", "policy", *packages], stdout=subprocess.PIPE, check=False)
+def candidates(packages: list[str], *options: str) -> dict[str, str]:
+    """Return the versions of packages that apt would install with these options, without epochs."""
+    done = subprocess.run(["apt-cache", *options, "policy", *packages], stdout=subprocess.PIPE, check=False)
     return candidates_in(done.stdout.decode())
 
 
@@ -81,16 +81,28 @@ def compilers_of_rust(there: dict[str, str]) -> list[str]:
 
 
 def install_newer(asked: dict[str, str]) -> None:
-    """Install packages from Debian's backports whose release has older versions than these. What fails is left to others."""
+    """Install packages from Debian's backports whose release has older versions than these. What fails is left to others.
+
+    What is too old there as well stays out: a newer Go refuses a module for a still newer one, and an old Go tries.
+    """
     there = candidates(list(asked))
     older = [name for name in asked if version_of(there.get(name, "")) < version_of(asked[name])]
-    if older:
-        release = add_source("backports", BACKPORTS)
-        if apt("update"):
-            apt("install", "-y", "--no-install-recommends", "-t", release + "-backports", "--", *older)
-        else:  # later commands must be able to update
-            with contextlib.suppress(FileNotFoundError):
-                own_list("backports").unlink()
+    if not older:
+        return
+    backports = add_source("backports", BACKPORTS) + "-backports"
+    if apt("update"):
+        there = candidates(older, "-t", backports)
+        if newer := [name for name in older if may_suffice(there.get(name, ""), asked[name])]:
+            apt("install", "-y", "--no-install-recommends", "-t", backports, "--", *newer)
+    else:  # later commands must be able to update
+        with contextlib.suppress(FileNotFoundError):
+            own_list("backports").unlink()
+
+
+def may_suffice(there: str, asked: str) -> bool:
+    """Return whether a package is new enough as far as its version tells: that of `golang` has two numbers."""
+    numbers = version_of(there)
+    return bool(numbers) and numbers >= version_of(asked)[: len(numbers)]
 
 
 def install_compilers(rust: bool) -> None:

@@ -80,11 +80,13 @@ def run_git(
 
     Raises:
         DiskFull: The disk is full.
-        GitFailed: The exit status is not in `ok`, or git is not installed.
+        GitFailed: The exit status is not in `ok`, the folder is gone, or git is not installed.
     """
     try:
         done = for_store(env).run(*args, cwd=cwd, stdin=stdin)
     except FileNotFoundError:
+        if cwd is not None and not cwd.is_dir():
+            raise GitFailed(f"git {subcommand(args)} failed: the folder {cwd} is gone") from None
         raise GitFailed("git is not installed: install it and try again") from None
     if done.returncode not in ok:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]

@@ -21,6 +21,7 @@ from m3agent.sandbox.images.packages_script import (
     SECURITY,
     candidates_in,
     compilers_of_rust,
+    may_suffice,
     source_line,
     version_of,
 )
@@ -169,6 +170,20 @@ def test_the_newest_rust_of_debian_counts() -> None:
     assert compilers_of_rust({"cargo": "0.66"}) == ["cargo", "rustc"]
     assert compilers_of_rust(candidates_in("cargo:\n  Installed: (none)\n  Candidate: (none)\n")) == []
     assert version_of("1.100") > version_of("1.85.0+dfsg3") >= version_of("1.85") > version_of("")
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "suffices"),
+    [
+        ("1.23~1~bpo12+1", "1.22", True),
+        ("1.23~1~bpo12+1", "1.23.4", True),
+        ("1.23~1~bpo12+1", "1.24", False),
+        ("1.23.1", "1.23.4", False),
+        ("", "1.22", False),
+    ],
+)
+def test_what_is_too_old_in_the_backports_stays_there(there: str, asked: str, suffices: bool) -> None:
+    assert may_suffice(there, asked) is suffices
 
 
 @pytest.mark.parametrize(

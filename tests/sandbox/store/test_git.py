@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -304,6 +305,13 @@ def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GitFailed, match="git is not installed"):
         TreeStore(tmp_path / "trees.git")
+
+
+def test_a_store_that_is_gone(tmp_path: Path) -> None:
+    store = TreeStore(tmp_path / "trees.git")
+    shutil.rmtree(store.git_dir)
+    with pytest.raises(GitFailed, match=r"^git hash-object failed: the folder \S+/trees\.git is gone$"):
+        store.put_blob(b"x")
 
 
 def test_sandboxes_that_share_a_store_do_not_meet(tmp_path: Path) -> None:
