@@ -350,11 +350,12 @@ async def test_npm_installs_from_this_machines_own_registry(
 async def test_a_go_module_without_dependencies_runs_offline(
     workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
-    if shutil.which("go", path=DEFAULT_PATH) is None:
-        pytest.skip("this machine has no go under /usr")
+    if None in (shutil.which(program, path=DEFAULT_PATH) for program in ("go", "node")):
+        pytest.skip("this machine has no go or no node under /usr")
     test = 'package own\n\nimport "testing"\n\nfunc TestOne(t *testing.T) { if One() != 1 { t.Fatal() } }\n'
     files: dict[str, str | bytes] = {
-        "go.mod": "module example.test/own\n\ngo 1.99\n",
+        "go.mod": "module example.test/own\n\ngo 1.18\n",
+        ".nvmrc": "99\n",
         "own.go": "package own\n\nfunc One() int { return 1 }\n",
         "own_test.go": test,
     }
@@ -370,11 +371,11 @@ async def test_a_go_module_without_dependencies_runs_offline(
             "GOFLAGS": "-mod=mod",
             "GOTOOLCHAIN": "local",
         },
-        system_packages=("golang",),
+        system_packages=("golang", "nodejs"),
     )
     image = await find_environment(workspace, tmp_path, said.append, suites=[suite])
     assert image is not None, said
-    assert any(line.startswith("go.mod asks for Go 1.99, and the sandbox has 1.") for line in said)
+    assert any(line.startswith(".nvmrc asks for Node.js 99, and the sandbox has ") for line in said)
     async with sandbox_from(image, workspace) as sandbox:
         done = await sandbox.exec(["go", "test", "-count=1", "./..."], timeout=120)
         assert done.exit == 0, done.stdout + done.stderr
