@@ -92,7 +92,8 @@ def install_newer(asked: dict[str, str]) -> None:
     backports = add_source("backports", BACKPORTS) + "-backports"
     if apt("update"):
         there = candidates(older, "-t", backports)
-        if newer := [name for name in older if may_suffice(there.get(name, ""), asked[name])]:
+        newer = [name for name in older if may_suffice(there.get(name, ""), asked[name])]
+        if newer:
             apt("install", "-y", "--no-install-recommends", "-t", backports, "--", *newer)
     else:  # later commands must be able to update
         with contextlib.suppress(FileNotFoundError):
