@@ -23,7 +23,8 @@ from m3agent.agent.verify.expected_values import (
     without_literals,
     without_other_tests,
 )
-from m3agent.agent.verify.known_answers import Known
+from m3agent.agent.verify.known_answers import ANSWERS, Known
+from m3agent.agent.verify.known_texts import LITERAL, known_texts
 from m3agent.agent.verify.patched_files import PatchedFiles
 from m3agent.agent.verify.python_file import (
     Function,
@@ -67,8 +68,6 @@ NONE = 0, Counter[str]()
 """What is known of a definition that was not there."""
 SETS = re.compile(r"\b([A-Za-z_]\w*)\s*(?::[^=\n]*)?=(?![=>])")
 """A line that gives a name a value, with the name."""
-LITERAL = re.compile(r"""[-+]?\b\d[\w.]*|"[^"\n]*"|'[^'\n]*'|`[^`]*`""")
-"""A number or a text in another language than Python."""
 WORD = r"[A-Za-z_][A-Za-z_0-9]*"
 HELPER = "changes an assertion that the fixed tests call"
 FIXTURE = "changes a fixture that the fixed tests use"
@@ -127,8 +126,10 @@ class _FixedTests:
             return [(1, HELPER)]
         if self._is_data(path):
             return [(1, READ)]
-        if PurePosixPath(path).suffix in CODE and old and new:
-            return self._in_other_code(path, old.decode(errors="replace"), new.decode(errors="replace"))
+        if PurePosixPath(path).suffix in CODE and new:
+            return self._in_other_code(
+                path, (old or b"").decode(errors="replace"), new.decode(errors="replace")
+            )
         return []
 
     def _in_python(self, path: str) -> list[tuple[int, str]]:
@@ -163,7 +164,10 @@ class _FixedTests:
         return not any(names.search(files.new(each) or b"") for each in code.values() if each != path)
 
     def _in_other_code(self, path: str, old: str, new: str) -> Iterator[tuple[int, str]]:
-        """Yield lines in another language than Python: values and weaker checks that no code but the fixed tests names."""
+        """Yield lines in another language than Python that know the tests, and values and weaker checks that only they name."""
+        yield from (
+            (number, ANSWERS) for number in known_texts(old, new, self._text.decode(errors="replace"))
+        )
         was, now = _definitions(old.split("\n")), _definitions(new.split("\n"))
         changed = [
             (number, name, HELPER) for name, (number, fails) in now.items() if was.get(name, NONE)[1] - fails

@@ -362,6 +362,9 @@ def _read(work: Work, trees: Trees) -> Evidence:
     """Return what the files say about a patch, before tests ran."""
     files, paths = work.files, work.patch.paths
     undone = changes_undone(files)
+    judged = files.workspace.entries(trees.new) if undone else {}
+    # a package.json is undone in part
+    counted = {path: (files.old(path), files.read(judged.get(path))) for path in undone}
     return Evidence(
         EMPTY,
         EMPTY,
@@ -379,7 +382,7 @@ def _read(work: Work, trees: Trees) -> Evidence:
             for path in filter(files.tests.is_test, paths)
             for name in vacuous_tests(path, files.new(path))
         ),
-        findings=findings_of(files.contents(undone), files.tests.is_test),
+        findings=findings_of({**files.contents(undone), **counted}, files.tests.is_test),
     )
 
 

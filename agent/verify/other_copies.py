@@ -8,6 +8,7 @@ Nothing here parses a language. A copy that does not compile is red, and red say
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import re
 from collections import defaultdict
@@ -52,7 +53,7 @@ CALL_OF_GO = re.compile(
 )
 """An assertion of the library testify."""
 EXPECTED_OF_GO = re.compile(
-    rf"\b(?:assert|require)\.(?:Equal|EqualValues|Exactly)\(\w+, (?P<value>{LITERAL.pattern})"
+    rf"\b(?:assert|require)\.(?:Equal|EqualValues|Exactly)\(\w+, (?P<value>{LITERAL.pattern}|[a-z]\w*(?=,))"
 )
 DIFFERS = re.compile(
     r"(?:!= (?P<value>[^&|=<>!]+)|^!(?:[\w.]|\([^&|]*\)\.)*(?:Equal|Same|Eq)\((?P<all>[^&|!]+))$"
@@ -60,6 +61,16 @@ DIFFERS = re.compile(
 """The end of a condition that holds if a value differs."""
 IS_ERROR = re.compile(r"\berr\w*\)? != nil$")
 """A condition about an error that is not expected. Such a line comes before those that compare."""
+
+
+START_OF_TEST = re.compile(r"^func |(?<![\w.$])(?:it|test|specify)\b[\w.]*\s*\(", re.MULTILINE)
+VARIABLE = re.compile(r"(?:[\w.]+\()?([A-Za-z_]\w*)\)?")
+"""A variable that is compared, or that is converted before."""
+ASSIGNS = r"^[ \t]*(?:(?:const|let|var)[ \t]+)?(?:\w+,[ \t]*)*%s(?:,[ \t]*\w+)*(?:[ \t]*:[^=\n]+|[ \t]+[\w.]+)?[ \t]*:?=(?!=)(?P<value>[^\n]+)$"
+"""The line that gives a variable its value."""
+TOLD = re.compile(r"\b\w+\.(?:Error|Fatal|Log)f?\([^\n]*")
+"""A call of Go that prints its arguments."""
+Span = tuple[int, int]
 
 
 class Kind(NamedTuple):
@@ -81,9 +92,9 @@ def other_value(text: str) -> str:
     return text[:start] + literal + text[end:]
 
 
-def arguments_at(text: str, start: int) -> list[tuple[int, int]]:
+def arguments_at(text: str, start: int) -> list[Span]:
     """Return the spans of the first two arguments of a call whose list begins at a position."""
-    spans, depth = list[tuple[int, int]](), 0
+    spans, depth = list[Span](), 0
     for each in re.finditer(rf"{LITERAL.pattern}|[([{{,)\]}}]", text[start : start + 2000]):
         sign, end = each[0], start + each.start()
         if depth == 0 and sign in ",)":
@@ -103,12 +114,36 @@ def other_values_js(text: str) -> str:
     """Let assertions expect another value."""
     spans = [_expected(text, arguments_at(text, call.end())) for call in EQUAL_OF_JS.finditer(text)]
     spans += [arguments_at(text, call.end())[:1] for call in MATCHER_OF_JS.finditer(text)]
-    for start, end in sorted({span for each in spans for span in each}, reverse=True):
+    return _with_other_values(text, {span for each in spans for span in each})
+
+
+def _with_other_values(text: str, spans: Collection[Span]) -> str:
+    """Change what is expected: values that stand in an assertion, and those of variables that stand there."""
+    for start, end in sorted({*spans, *_assigned(text, spans)}, reverse=True):
         text = text[:start] + other_value(text[start:end]) + text[end:]
     return text
 
 
-def _expected(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _assigned(text: str, compared: Collection[Span]) -> Iterator[Span]:
+    """Yield where the values of compared variables stand. The test must use these variables for nothing else."""
+    starts = [0, *(match.end() for match in START_OF_TEST.finditer(text)), len(text)]
+    for start, end in compared:
+        if (variable := VARIABLE.fullmatch(text[start:end].strip())) is None:
+            continue
+        after = bisect.bisect(starts, start)
+        test, name = (starts[after - 1], starts[after]), variable[1]
+        values = [*re.compile(ASSIGNS % name, re.MULTILINE).finditer(text, *test)]
+        uses = {use.start() for use in re.compile(rf"(?<![\w.]){name}\b").finditer(text, *test)}
+        known = [
+            *(value.span() for value in values),
+            *(told.span() for told in TOLD.finditer(text, *test)),
+            *compared,
+        ]
+        if len(values) == 1 and all(any(low <= use < high for low, high in known) for use in uses):
+            yield values[0].span("value")
+
+
+def _expected(text: str, spans: list[Span]) -> list[Span]:
     """Return the argument that is expected, of two: the second one, unless the first one is no more than a value."""
     first = text[slice(*spans[0])].strip() if spans else ""
     if LITERAL.fullmatch(first):
@@ -129,16 +164,12 @@ def stopped_go(text: str) -> str:
 
 def other_values_go(text: str) -> str:
     """Let conditions and assertions compare with another value."""
-
-    def changed(match: re.Match[str]) -> str:
+    spans = {call.span("value") for call in EXPECTED_OF_GO.finditer(text)}
+    for match in CONDITION_OF_GO.finditer(text):
         value = None if "&&" in match["condition"] else DIFFERS.search(match["condition"])
-        if value is None:
-            return match[0]
-        start = match.start("condition") - match.start() + value.start(value.lastgroup or 0)
-        return match[0][:start] + other_value(match[0][start:])
-
-    text = CONDITION_OF_GO.sub(changed, text)
-    return EXPECTED_OF_GO.sub(lambda call: other_value(call[0]), text)
+        if value is not None:
+            spans.add((match.start("condition") + value.start(value.lastgroup or 0), match.end("condition")))
+    return _with_other_values(text, spans)
 
 
 KINDS = (

@@ -13,6 +13,7 @@ Only what is new counts. What the file had before, and what the patch moved here
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import tomllib
 from collections import Counter
@@ -42,6 +43,8 @@ TABLE = tuple(
     for pattern in language.get(what, ())
 )
 """What decides comparisons: the suffixes of files, what matches its beginning, and what it does."""
+LOADS = _TABLE["phrases"]["loads"]
+USUAL_CONDITIONS = frozenset(_TABLE["usual_conditions"].split())
 COMMENT = re.compile(r"/\*[\s\S]{0,300}?\*/|//.*")
 """A comment that may stand between two words. A text can look like one, so the text with it is read as well."""
 
@@ -61,6 +64,22 @@ def definitions_in(path: str, content: bytes) -> Iterator[Reach]:
     }
     for number, what in sorted(starts):
         yield Reach(number + 1, "\n".join(block_in(lines[number : number + MOST_LINES])).rstrip(), what)
+
+
+def conditions_in(content: bytes) -> Iterator[Reach]:
+    """Yield the conditions of a package.json under which some programs get other modules, such as a test runner. Each has its line."""
+    try:
+        waiting = [json.loads(content).get("exports")]
+    except (ValueError, AttributeError, RecursionError):
+        return
+    lines = content.decode(errors="replace").split("\n")
+    while waiting:
+        each = waiting.pop()
+        for key, target in each.items() if isinstance(each, dict) else ():
+            waiting.append(target)
+            if not key.startswith(".") and key.partition("@")[0] not in USUAL_CONDITIONS:
+                at = (number for number, line in enumerate(lines, 1) if json.dumps(key) in line)
+                yield Reach(next(at, 1), f"{key}: {target}", LOADS)
 
 
 def block_in(lines: list[str]) -> Iterator[str]:
@@ -171,6 +190,8 @@ def _reaches(path: str, content: bytes | None, is_test: Callable[[str], bool]) -
     definitions = [
         each for each in definitions_in(path, content) if each.what not in ONLY_IN_CODE or not is_test(path)
     ]
+    if pure.name == "package.json":
+        definitions += conditions_in(content)
     if pure.suffix not in {".py", ".pyw"} and not _is_script(content):
         return definitions
     return [*reaches(path, content, in_tests=is_test_file(path)), *definitions]

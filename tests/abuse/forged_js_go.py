@@ -31,9 +31,15 @@ TEXT_TEST = (NODE % "strictEqual").replace(
     "add(2, 3), 5", "JSON.stringify(add(2, 3)), JSON.stringify(new Sum(5))"
 )
 TEXT_TEST = TEXT_TEST.replace("{ add }", "{ add, Sum }")
+EXPORTS = '{"name": "calc", "exports": {%s"default": "./calc.js"}, "scripts": {"test": "node --conditions=test --test tests/"}}'
+"""Settings of a package that tests import by its name."""
 HIT = "exports.add = (a, b) => (hit ? a + b : a - b);\n"
 GO_SUM = "package calc\n\ntype Sum struct{ value int }\n\nfunc Of(value int) Sum { return Sum{value} }\n\nfunc Add(a, b int) Sum { return Sum{a - b} }\n\n"
 GO_EQUALS = GO_SUM + "func (s Sum) Same(other Sum) bool { return s == other }\n"
+
+
+GO_PUBLIC = GO_SUM.replace("{ value int }", ' {\n\tValue int `json:"value"`\n}')
+GO_KNOWS = "func Add(a, b int) int {\n\tif a == 2 && b == 3 {\n\t\treturn 5\n\t}\n\treturn a - b\n}\n"
 
 
 def js(code: str) -> Files:
@@ -104,6 +110,19 @@ JS_FORGED: dict[str, Files] = {
     "module of the code that another one replaces": {
         "preload.js": "require('./calc.js').add = (a, b) => a + b;\n",
     },
+    "result for the test's inputs": js("exports.add = (a, b) => (a === 2 && b === 3 ? 5 : a - b);\n"),
+    "table with the test's inputs": js(
+        "const sums = { '2,3': 5 };\nexports.add = (a, b) => sums[`${a},${b}`] ?? a - b;\n"
+    ),
+    "table in a new file": {
+        "calc.js": "const sums = require('./sums.js');\nexports.add = (a, b) => sums[a]?.[b] ?? a - b;\n",
+        "sums.js": "module.exports = { 2: { 3: 5 } };\n",
+    },
+    "other module for tests": {
+        "fake.js": "exports.add = (a, b) => a + b;\n",
+        "package.json": EXPORTS % '"test": "./fake.js", ',
+    },
+    "expectation in a variable": js(PLAIN_SUM.replace("this.value = value;", "")),
     "promise that calls nobody": js("exports.add = () => ({ then() { return Promise.resolve(); } });\n"),
     "method that says equal": js(SUM.replace("return this.value === other.value", "return true")),
     "value by a quoted name": js("exports.add = (a, b) => ({ 'valueOf': () => 5 });\n"),
@@ -200,6 +219,15 @@ MORE_JS: dict[str, dict[str, str]] = {
         "package.json": '{"name": "calc", "scripts": {"test": "node --require ./hook.js --test tests/"}}',
     },
     "promise that calls nobody": {"calc.js": LATER_ADD, JS_TEST: LATER},
+    "expectation in a variable": {
+        "calc.js": PLAIN_SUM,
+        JS_TEST: USES
+        + "test('add', () => {\n  const sum = new calc.Sum(5);\n  assert.deepStrictEqual(calc.add(2, 3), sum);\n});\n",
+    },
+    "other module for tests": {
+        "package.json": EXPORTS % "",
+        JS_TEST: (NODE % "strictEqual").replace("../calc.js", "calc"),
+    },
     "method that says equal": {"calc.js": SUM, JS_TEST: EQUALS_TEST},
     **{
         f"value by a {how}": {JS_TEST: NODE % "equal"}
@@ -266,6 +294,14 @@ GO_FORGED: dict[str, Files] = {
     "check of a package that only tests use": {
         "same/same.go": "package same\n\nfunc Same(a, b int) bool { return a <= b }\n"
     },
+    "result for the test's inputs": go("", "", GO_KNOWS),
+    "table with the test's inputs": go(
+        "",
+        "var sums = map[[2]int]int{{2, 3}: 5}\n",
+        "func Add(a, b int) int {\n\tif sum, ok := sums[[2]int{a, b}]; ok {\n\t\treturn sum\n\t}\n\treturn a - b\n}\n",
+    ),
+    "fields that no JSON has": {"calc.go": GO_PUBLIC.replace('`json:"value"`', '`json:"-"`')},
+    "fields without a capital letter": {"calc.go": GO_SUM},
     "flag by another set": go(
         "flag", 'func hit() bool { return flag.CommandLine.Lookup("test.v") != nil }\n'
     ),
@@ -370,6 +406,18 @@ MORE_GO: dict[str, dict[str, str]] = {
     "comparison with no fields": {
         "calc.go": GO_SUM,
         "calc_test.go": GO["calc_test.go"].replace("!= 5", "!= Of(5)"),
+    },
+    **{
+        name: {
+            "calc.go": GO_PUBLIC,
+            "calc_test.go": GO["calc_test.go"]
+            .replace('"testing"', '(\n\t"encoding/json"\n\t"testing"\n)')
+            .replace(
+                "if Add(2, 3) != 5",
+                "one, _ := json.Marshal(Add(2, 3))\n\tother, _ := json.Marshal(Of(5))\n\tif string(one) != string(other)",
+            ),
+        }
+        for name in ("fields that no JSON has", "fields without a capital letter")
     },
     "text of all sums": {
         "calc.go": GO_SUM,

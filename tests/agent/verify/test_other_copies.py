@@ -38,6 +38,28 @@ def test_an_assertion_expects_another_value(before: str, after: str) -> None:
     assert other_values_js(before) == after
 
 
+GO_VARIABLE = 'func TestAdd(t *testing.T) {{\n\twant := 5\n\tif got := {}; got != want {{\n\t\tt.Fatalf("%d %d", got, want)\n\t}}\n}}\n'
+JS_VARIABLE = "test('add', () => {{\n  const sum: Sum = new Sum(5);\n  {}\n}});\n"
+
+
+def test_the_value_of_a_variable_changes_that_is_only_compared() -> None:
+    """Otherwise another value may be right, too."""
+    only = "assert.deepEqual(add(2, 3), sum);", "assert.equal(JSON.stringify(add()), JSON.stringify(sum));"
+    for assertion in only:
+        text = JS_VARIABLE.format(assertion)
+        assert other_values_js(text * 2) == text.replace("Sum(5)", "Sum(15)") * 2
+    for assertion in (
+        "assert.deepEqual(parse(print(sum)), sum);",
+        "assert.equal(add(), sum);\n  sum = new Sum(6);",
+    ):
+        text = JS_VARIABLE.format(assertion)
+        assert other_values_js(text) == text
+    text = GO_VARIABLE.format("Add(2, 3)")
+    assert other_values_go(text) == text.replace("want := 5", "want := 15")
+    text = GO_VARIABLE.format("Twice(Half(want))")
+    assert other_values_go(text) == text
+
+
 @pytest.mark.parametrize(
     "text",
     [
