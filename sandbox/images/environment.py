@@ -276,6 +276,7 @@ class _Finder:
 
     def again(self, image: str) -> str:
         """Return the image of this tree, from that of another tree."""
+        below = self._image(image)
         labels = self.builder.api.inspect_image(image)["Config"].get("Labels") or {}
         if MADE_FROM not in labels or (build := self._build()) is None:
             return image
@@ -284,7 +285,6 @@ class _Finder:
         if inputs == job["inputs"]:
             return image
         job |= {"inputs": inputs, "extensions": build.extensions}
-        below = self._image(image)
         layer = project_layer(self.builder, job, self.workspace, below, again=True)
         return self.builder.image(layer, below).name
 

@@ -23,7 +23,7 @@ from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.image import find_image
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
-from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
 from m3agent.sandbox.images.environment import find_environment, image_of_tree
 from m3agent.sandbox.images.kept import REPOSITORY, touch
 from m3agent.sandbox.images.prune import environment_images, is_orphan, prune
@@ -305,6 +305,13 @@ def built_by_itself(
             "src/own/fast.pyx": "machine code",
         }
     )
+
+
+async def test_an_image_that_was_removed_is_no_fault_of_m3agent(
+    workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    with pytest.raises(ImageMissing, match=r"^the image m3agent-env:0 was removed .* run the command again"):
+        await image_of_tree(workspace_of({"a.py": ""}), f"{REPOSITORY}:0", tmp_path, said.append)
 
 
 def changed(workspace: Workspace, path: str, content: bytes) -> Workspace:
