@@ -64,8 +64,10 @@ IS_ERROR = re.compile(r"\berr\w*\)? != nil$")
 
 
 START_OF_TEST = re.compile(r"^func |(?<![\w.$])(?:it|test|specify)\b[\w.]*\s*\(", re.MULTILINE)
-VARIABLE = re.compile(r"(?:[\w.]+\()?([A-Za-z_]\w*)\)?")
+VARIABLE = re.compile(r"\s*(?:[\w.]+\()?([A-Za-z_]\w*)\)?\s*")
 """A variable that is compared, or that is converted before."""
+ENDS_WITH_LITERAL = re.compile(rf"{LITERAL.pattern}[\s)}}\]]*;?\s*$")
+"""The end of a value that another literal changes. In `path("a").error`, it need not."""
 ASSIGNS = r"^[ \t]*(?:(?:const|let|var)[ \t]+)?(?:\w+,[ \t]*)*%s(?:,[ \t]*\w+)*(?:[ \t]*:[^=\n]+|[ \t]+[\w.]+)?[ \t]*:?=(?!=)(?P<value>[^\n]+)$"
 """The line that gives a variable its value."""
 TOLD = re.compile(r"\b\w+\.(?:Error|Fatal|Log)f?\([^\n]*")
@@ -119,27 +121,26 @@ def other_values_js(text: str) -> str:
 
 def _with_other_values(text: str, spans: Collection[Span]) -> str:
     """Change what is expected: values that stand in an assertion, and those of variables that stand there."""
-    for start, end in sorted({*spans, *_assigned(text, spans)}, reverse=True):
-        text = text[:start] + other_value(text[start:end]) + text[end:]
+    changes = {span: other_value(text[slice(*span)]) for span in {*spans, *_assigned(text, spans)}}
+    for (start, end), new in sorted(changes.items(), reverse=True):
+        text = text[:start] + new + text[end:]
     return text
 
 
 def _assigned(text: str, compared: Collection[Span]) -> Iterator[Span]:
-    """Yield where the values of compared variables stand. The test must use these variables for nothing else."""
+    """Yield where the values of compared variables stand, if they end with a literal, and if the test uses them for nothing else."""
     starts = [0, *(match.end() for match in START_OF_TEST.finditer(text)), len(text)]
-    for start, end in compared:
-        if (variable := VARIABLE.fullmatch(text[start:end].strip())) is None:
+    for span in compared:
+        if (variable := VARIABLE.fullmatch(text[slice(*span)])) is None:
             continue
-        after = bisect.bisect(starts, start)
-        test, name = (starts[after - 1], starts[after]), variable[1]
-        values = [*re.compile(ASSIGNS % name, re.MULTILINE).finditer(text, *test)]
-        uses = {use.start() for use in re.compile(rf"(?<![\w.]){name}\b").finditer(text, *test)}
-        known = [
-            *(value.span() for value in values),
-            *(told.span() for told in TOLD.finditer(text, *test)),
-            *compared,
-        ]
-        if len(values) == 1 and all(any(low <= use < high for low, high in known) for use in uses):
+        after = bisect.bisect(starts, span[0])
+        start, end = starts[after - 1 : after + 1]
+        values = [*re.compile(ASSIGNS % variable[1], re.MULTILINE).finditer(text, start, end)]
+        told = (call.span() for call in TOLD.finditer(text, start, end))
+        known = [*(value.span() for value in values), *told, *compared]
+        uses = (use.start() for use in re.compile(rf"(?<![\w.]){variable[1]}\b").finditer(text, start, end))
+        only = all(any(low <= use < high for low, high in known) for use in uses)
+        if only and len(values) == 1 and ENDS_WITH_LITERAL.search(values[0]["value"]):
             yield values[0].span("value")
 
 

@@ -54,8 +54,11 @@ def test_the_value_of_a_variable_changes_that_is_only_compared() -> None:
     ):
         text = JS_VARIABLE.format(assertion)
         assert other_values_js(text) == text
-    text = GO_VARIABLE.format("Add(2, 3)")
-    assert other_values_go(text) == text.replace("want := 5", "want := 15")
+    text = JS_VARIABLE.format(only[0]).replace("(5)", "(5).value")
+    assert other_values_js(text) == text
+    for value in ("want", "string(want)"):
+        text = GO_VARIABLE.format("Add(2, 3)").replace("!= want", f"!= {value}")
+        assert other_values_go(text) == text.replace("want := 5", "want := 15")
     text = GO_VARIABLE.format("Twice(Half(want))")
     assert other_values_go(text) == text
 
