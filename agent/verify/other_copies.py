@@ -61,9 +61,8 @@ DIFFERS = re.compile(
 """The end of a condition that holds if a value differs."""
 IS_ERROR = re.compile(r"\berr\w*\)? != nil$")
 """A condition about an error that is not expected. Such a line comes before those that compare."""
-
-
 START_OF_TEST = re.compile(r"^func |(?<![\w.$])(?:it|test|specify)\b[\w.]*\s*\(", re.MULTILINE)
+"""Where the next test begins, or in Go the next function."""
 VARIABLE = re.compile(r"\s*(?:[\w.]+\()?([A-Za-z_]\w*)\)?\s*")
 """A variable that is compared, or that is converted before."""
 ENDS_WITH_LITERAL = re.compile(rf"{LITERAL.pattern}[\s)}}\]]*;?\s*$")

@@ -363,7 +363,8 @@ def needs_review(evidence: Evidence) -> str:
     ask for a variable that is set around the tests. Or a repaired test passes without reaching any of its assertions, with
     another input, or, in JavaScript and Go, with other expected values, or it does not pass with copies of its values.
     In other languages than Python, they define how values compare or what a test fails with, replace or use the test runner, find out
-    whether tests run, hide a name, or change values or checks in the code that only tests use.
+    whether tests run, choose other modules for them (`exports` of a package.json), hide a name, or change values or checks in the
+    code that only tests use.
     """
     if not evidence.review:
         return ""
