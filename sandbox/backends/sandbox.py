@@ -615,9 +615,15 @@ class Sandbox:
             self.left_out[f"{len(new) - MOST_FILES} new files"] = f"more than {MOST_FILES} new files"
             first = set(sorted(new)[:MOST_FILES])
             wanted = [path for path in wanted if path in tracked or path in first]
+        changed = await self._changed({path: found[path] for path in wanted})
+        deleted = [path for path in header["deleted"] if self.workspace.submodule_of(path) is None]
+        self.tree = await asyncio.to_thread(self.workspace.commit_changes, self.tree, changed, deleted)
+        return self.tree
+
+    async def _changed(self, found: Mapping[str, tuple[int, str | None]]) -> list[tuple[str, int, bytes]]:
+        """Return path, mode and content of changed files, given by path with mode and hash; note those that no state has."""
         changed = []
-        for path in wanted:
-            mode, sha = found[path]
+        for path, (mode, sha) in found.items():
             if (place := self.workspace.submodule_of(path)) is not None:
                 self.left_out[path] = f"in the submodule {place}"
                 continue
@@ -627,9 +633,7 @@ class Sandbox:
             content = await self._read_entry(path, mode)
             if content is not None:
                 changed.append((path, mode, content))
-        deleted = [path for path in header["deleted"] if self.workspace.submodule_of(path) is None]
-        self.tree = await asyncio.to_thread(self.workspace.commit_changes, self.tree, changed, deleted)
-        return self.tree
+        return changed
 
     async def touched(self) -> set[str]:
         """Return the recorded files of the work tree that a program wrote or removed, even if it restored them.

@@ -51,9 +51,17 @@ def read_variables(files: Files) -> dict[str, str]:
 
 def _in_workflows(files: Files, passed: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the variables of workflows of tests that have one of these names, and the same value everywhere."""
+    for name, given in _given(files).items() if any(passed) else ():
+        wanted = any(fnmatchcase(name, pattern) for pattern in passed if pattern != "*")
+        if wanted and len(given) == 1 and not any(fnmatchcase(name, pattern) for pattern in OF_CI):
+            yield from ((name, value) for value in given if NO_PLACE.fullmatch(value))
+
+
+def _given(files: Files) -> dict[str, set[str]]:
+    """Return the values of the variables that workflows of tests set, by name."""
     values: dict[str, set[str]] = {}
     inside: int | None = None  # the indent of `env:`
-    for line in workflow_lines(files) if any(passed) else ():
+    for line in workflow_lines(files):
         match = IN_ENV.fullmatch(line)
         if inside is not None and match and len(match[1]) > inside:
             values.setdefault(match[2], set()).add(match[4])
@@ -61,7 +69,4 @@ def _in_workflows(files: Files, passed: list[str]) -> Iterator[tuple[str, str]]:
             inside = len(block[1])
         elif line.strip() and not line.lstrip().startswith("#"):
             inside = None
-    for name, given in values.items():
-        wanted = any(fnmatchcase(name, pattern) for pattern in passed if pattern != "*")
-        if wanted and len(given) == 1 and not any(fnmatchcase(name, pattern) for pattern in OF_CI):
-            yield from ((name, value) for value in given if NO_PLACE.fullmatch(value))
+    return values

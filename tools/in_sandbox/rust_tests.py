@@ -190,32 +190,42 @@ def built_targets(plan: Mapping[str, Any]) -> list[Target]:
         for target in package["targets"]
         if target.get("test", True) and not {"bench", "custom-build"} & set(target["kind"])
     }
-    programs, wrapper = os.path.join(plan["work"], "programs"), os.path.join(plan["work"], "rustc-wrapper")
-    os.makedirs(programs, exist_ok=True)
-    with open(wrapper, "w") as file:
-        file.write(WRAPPER)
-    os.chmod(wrapper, 0o755)
+    env = wrapped(plan["work"])
     with_links_to(plan["cache"], os.environ["CARGO_TARGET_DIR"])
     names = [word for package in packages for word in ("-p", package["name"])]
     built = run_tool(
         *("cargo", "build", "--tests", "--offline", "--message-format=json"),
         *(["--keep-going"] if "--keep-going" in usage else []),
         *(names if plan["tests"] else ["--workspace"]),
-        env={
-            "RUSTC_WORKSPACE_WRAPPER": wrapper,
-            "M3AGENT_HARNESS": harness(plan["work"]),
-            "M3AGENT_PROGRAMS": programs,
-        },
+        env=env,
     )
     others = [text for line in built.stdout.splitlines() for text in unplaced_errors(line, targets)]
     if not any(target.program or target.errors for target in targets.values()) and built.returncode:
         raise Problem("cargo build failed: " + ("".join(others) or built.stderr).strip()[:MOST_TEXT])
-    everything = [text for target in targets.values() for text in target.errors] + others
-    for target in targets.values():
-        # a target that depends on one that could not be built has no errors of its own
-        errors = dict.fromkeys(target.errors or everything or [built.stderr[-MOST_TEXT:]])
-        target.error = "".join(errors)[:MOST_TEXT]
+    tell_errors(targets.values(), others, built.stderr)
     return sorted(targets.values(), key=lambda target: target.source)
+
+
+def tell_errors(targets: Collection[Target], others: list[str], output: str) -> None:
+    """Give each target the text of its errors. One that depends on a target that could not be built has none of its own."""
+    everything = [text for target in targets for text in target.errors] + others
+    for target in targets:
+        errors = dict.fromkeys(target.errors or everything or [output[-MOST_TEXT:]])
+        target.error = "".join(errors)[:MOST_TEXT]
+
+
+def wrapped(work: str) -> dict[str, str]:
+    """Write the wrapper of the compiler, which notes the programs with the harness; return the variables for cargo."""
+    programs, wrapper = os.path.join(work, "programs"), os.path.join(work, "rustc-wrapper")
+    os.makedirs(programs, exist_ok=True)
+    with open(wrapper, "w") as file:
+        file.write(WRAPPER)
+    os.chmod(wrapper, 0o755)
+    return {
+        "RUSTC_WORKSPACE_WRAPPER": wrapper,
+        "M3AGENT_HARNESS": harness(work),
+        "M3AGENT_PROGRAMS": programs,
+    }
 
 
 def chosen_packages(wanted: Collection[str]) -> list[Any]:

@@ -1,7 +1,7 @@
 """Delete, repeat or move statements, or change their indentation."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from m3agent.serving.embedded.operators.base import LEAVING, Mutation, Place, is_text
 from m3agent.serving.embedded.source import BLOCKS, FUNCTIONS, Edit, SourceFile, first_line, last_line
@@ -76,16 +76,7 @@ def dedents(place: Place) -> Iterator[Mutation]:
         parent = place.parent(parent)
     block, index = source.position(statement)
     mine = source.own_lines(statement)
-    if mine is None or not isinstance(parent, ast.stmt) or isinstance(parent, (*FUNCTIONS, ast.ClassDef)):
-        return
-    alone = isinstance(parent, ast.If | ast.For | ast.While) and len(block) == 1
-    if index == 0 and not alone:
-        return
-    if (
-        last_line(parent) != last_line(block[-1])
-        or has_long_strings(statement)
-        or isinstance(statement, FIXED)
-    ):
+    if mine is None or not isinstance(parent, ast.stmt) or not _may_leave(statement, parent, block):
         return
     end = source.line_start(last_line(parent) + 1)
     lines, old = lines_text(source, mine[0], end), source.indent(first_line(statement))
@@ -98,6 +89,20 @@ def dedents(place: Place) -> Iterator[Mutation]:
     for target, cost in targets:
         text = left + reindented(lines, old, source.indent(target.lineno))
         yield place.change("dedent", cost, Edit(mine[0], end, text))
+
+
+def _may_leave(statement: ast.stmt, parent: ast.stmt, block: Sequence[ast.stmt]) -> bool:
+    """Return whether a statement of a block may stand behind the statement that has the block, and ends with it."""
+    if (
+        isinstance(parent, (*FUNCTIONS, ast.ClassDef))
+        or isinstance(statement, FIXED)
+        or has_long_strings(statement)
+    ):
+        return False
+    stays = block[0] is not statement or (
+        isinstance(parent, ast.If | ast.For | ast.While) and len(block) == 1
+    )
+    return stays and last_line(parent) == last_line(block[-1])
 
 
 def indents(place: Place) -> Iterator[Mutation]:
