@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from m3agent.agent.verify.known_texts import NUMBER, NUMBERS
 from m3agent.agent.verify.python_file import last_name
 
 ANSWERS = "has a result that a fixed test expects, for the input of that test"
@@ -26,6 +27,8 @@ SET_VARIABLE = re.compile(
 WORDS = re.compile(r"\w\W+\w")
 Answer = tuple[tuple[str, ...], str]
 """The inputs of a function, in any order, and its result, as text."""
+Row = tuple[int, list[ast.expr], ast.expr]
+"""A line, the inputs for which code has a result there, and the result."""
 
 
 class Known:
@@ -81,26 +84,56 @@ def _expected(node: ast.AST) -> Iterator[Answer]:
 
 
 def _answers(module: ast.Module) -> Iterator[tuple[int, Answer]]:
-    """Yield the inputs for which code has a result: entries of dictionaries, and conditions that return a value."""
-    rows: list[tuple[ast.expr | ast.stmt, list[ast.expr], ast.expr]]
+    """Yield the inputs for which code has a result: entries of tables, and conditions with a value."""
     for node in ast.walk(module):
         match node:
-            case ast.Dict(keys=keys, values=values):
-                rows = [(value, _parts(key), value) for key, value in zip(keys, values, strict=True)]
-            case (
-                ast.IfExp(test=test, body=value)
-                | ast.If(test=test, body=[ast.Return(value=ast.expr() as value)])
-            ):
-                rows = [(node, _asked(test), value)]
-            case ast.match_case(pattern=pattern, body=[ast.Return(value=ast.expr() as value)]):
-                asked = [each.value for each in ast.walk(pattern) if isinstance(each, ast.MatchValue)]
-                rows = [(value, asked, value)]
-            case ast.Assign(targets=[ast.Subscript(slice=key)], value=value):
-                rows = [(node, _parts(key), value)]
+            case ast.Dict():
+                rows = _entries(node, [])
+            case ast.If() | ast.IfExp() | ast.match_case():
+                rows = _conditions(node, [])
+            case ast.Assign(targets=[ast.Subscript() as target], value=value):
+                rows = iter([(node.lineno, _keys(target), value)])
             case _:
                 continue
-        for place, inputs, result in rows:
-            yield from ((place.lineno, answer) for answer in _answer(inputs, result))
+        for line, inputs, result in rows:
+            yield from ((line, answer) for answer in _answer(inputs, result))
+
+
+def _entries(node: ast.Dict, outer: list[ast.expr]) -> Iterator[Row]:
+    """Yield the values of a dictionary, and of dictionaries in it, with their keys."""
+    for key, value in zip(node.keys, node.values, strict=True):
+        keys = [*outer, *_parts(key)]
+        if isinstance(value, ast.Dict):
+            yield from _entries(value, keys)
+        else:
+            yield value.lineno, keys, value
+
+
+def _conditions(node: ast.AST, outer: list[ast.expr]) -> Iterator[Row]:
+    """Yield what is returned or assigned if a condition holds, and all conditions around it, with the constants of these."""
+    match node:
+        case ast.IfExp(test=test, body=value):
+            yield value.lineno, [*outer, *_asked(test)], value
+        case ast.If(test=test, body=body):
+            asked = _asked(test)
+        case ast.match_case(pattern=pattern, body=body):
+            asked = [each.value for each in ast.walk(pattern) if isinstance(each, ast.MatchValue)]
+        case ast.Match(cases=body):
+            asked = []
+        case _:
+            return
+    for each in () if isinstance(node, ast.IfExp) else body:
+        match each:
+            case ast.Return(value=ast.expr() as value) | ast.Assign(value=value):
+                yield getattr(node, "lineno", value.lineno), [*outer, *asked], value
+            case _:
+                yield from _conditions(each, [*outer, *asked])
+
+
+def _keys(node: ast.Subscript) -> list[ast.expr]:
+    """Return the keys of `sums[2][3]`."""
+    outer = _keys(node.value) if isinstance(node.value, ast.Subscript) else []
+    return [*outer, *_parts(node.slice)]
 
 
 def _asked(test: ast.expr) -> list[ast.expr]:
@@ -122,6 +155,9 @@ def _answer(inputs: Sequence[ast.expr], result: ast.expr) -> Iterator[Answer]:
     values, value = [*map(_value, inputs)], _value(result)
     if value is None or None in values:
         return
+    joined = (values[0] or "").strip("'\"") if len(values) == 1 else ""
+    if NUMBERS.fullmatch(joined):  # `sums["2,3"]`
+        values = [*NUMBER.findall(joined)]
     if len(values) > 1 or any(WORDS.search(each) for each in values if each is not None):
         yield tuple(sorted(map(str, values))), value
 

@@ -68,6 +68,35 @@ CASES = {
         ANSWERS,
     ),
     "answers of a new file": ({"more.py": "SUMS = {(4, 6): 10, (1, 1): 2}\n"}, ANSWERS),
+    "answer in two conditions": (
+        {
+            "calc.py": CODE.replace(
+                "return a", "if a == 4:\n        if b == 6:\n            return 10\n    return a"
+            )
+        },
+        ANSWERS,
+    ),
+    "answer that is assigned": (
+        {
+            "calc.py": CODE.replace(
+                "return a - b", "c = a - b\n    if a == 4 and b == 6:\n        c = 10\n    return c"
+            )
+        },
+        ANSWERS,
+    ),
+    "answer in two matches": (
+        {
+            "more.py": "def f(a, b):\n  match a:\n    case 4:\n      match b:\n        case 6:\n          return 10\n"
+        },
+        ANSWERS,
+    ),
+    "answer in a dictionary of dictionaries": ({"more.py": "SUMS = {4: {6: 10}}\n"}, ANSWERS),
+    "answer in two steps": ({"more.py": "SUMS[4][6] = 10\n"}, ANSWERS),
+    "answer for joined values": ({"more.py": "SUMS = {'4,6': 10}\n"}, ANSWERS),
+    "conditions beside each other": (
+        {"more.py": "def f(a, b):\n  if a == 4: return 1\n  if b == 6: return 10\n"},
+        "",
+    ),
     "answer for one value": ({"calc.py": CODE.replace("return a", "if a == 4: return 10\n    return a")}, ""),
     "other answer": ({"more.py": "SUMS = {(4, 6): 11}\n"}, ""),
     "variable of a conftest": ({"more.py": "import os\nFAST = os.environ.get('FAST')\n"}, VARIABLE),
