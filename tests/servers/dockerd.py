@@ -58,10 +58,16 @@ class OwnEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            if str(self.folder).encode() in _read(path):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(path.parent.name), signal.SIGKILL)
+        own = {
+            path.parent.name
+            for path in Path("/proc").glob("[0-9]*/cmdline")
+            if str(self.folder).encode() in _read(path)
+        }
+        # a container whose start the kill interrupted waits for ever
+        own |= {pid for pid, parent in parents().items() if parent in own}
+        for pid in own:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
         for line in Path("/proc/mounts").read_text().splitlines():
@@ -107,3 +113,10 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def parents() -> dict[str, str]:
+    """Return the parents of all processes that have not ended, by process id."""
+    stats = [_read(path) for path in Path("/proc").glob("[0-9]*/stat")]
+    parts = [(stat.partition(b" ")[0].decode(), stat.rpartition(b")")[2].split()) for stat in stats]
+    return {pid: state[1].decode() for pid, state in parts if state and state[0] != b"Z"}

@@ -148,8 +148,8 @@ async def test_exported_tasks_and_those_with_a_dockerfile_are_valid(tmp_path: Pa
     found = [await validate(each, environments, grader, runs=1) for each in load(str(tasks))]
     assert [one.valid for one in found] == [True, True, True], found
     [deep] = load(str(tasks / "deep"))
-    patch = "--- a/calc.py\n+++ b/calc.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n"
+    patch = exported.answer.patch.encode()
     # what an agent changed counts although it did not commit
-    assert (await official_grade(deep, patch.encode(), image, tmp_path)).resolved
+    assert (await official_grade(deep, patch, image, tmp_path)).resolved
     checkout(load(str(tasks / "built"))[0].task, tmp_path / "code")
     assert sorted(path.name for path in (tmp_path / "code").iterdir()) == [".git", ".gitignore", "calc.py"]
