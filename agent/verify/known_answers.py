@@ -111,18 +111,19 @@ def _entries(node: ast.Dict, outer: list[ast.expr]) -> Iterator[Row]:
 
 def _conditions(node: ast.AST, outer: list[ast.expr]) -> Iterator[Row]:
     """Yield what is returned or assigned if a condition holds, and all conditions around it, with the constants of these."""
+    asked = list[ast.expr]()
+    body: Sequence[ast.AST] = ()
     match node:
         case ast.IfExp(test=test, body=value):
             yield value.lineno, [*outer, *_asked(test)], value
-        case ast.If(test=test, body=body):
-            asked = _asked(test)
-        case ast.match_case(pattern=pattern, body=body):
+        case ast.If(test=test, body=statements):
+            asked, body = _asked(test), statements
+        case ast.match_case(pattern=pattern, body=statements):
             asked = [each.value for each in ast.walk(pattern) if isinstance(each, ast.MatchValue)]
-        case ast.Match(cases=body):
-            asked = []
-        case _:
-            return
-    for each in () if isinstance(node, ast.IfExp) else body:
+            body = statements
+        case ast.Match(cases=cases):
+            body = cases
+    for each in body:
         match each:
             case ast.Return(value=ast.expr() as value) | ast.Assign(value=value):
                 yield getattr(node, "lineno", value.lineno), [*outer, *asked], value
