@@ -29,9 +29,9 @@ from m3agent.sandbox.backends.bwrap_machine import barred_by, command
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.here_machine import in_container
+from m3agent.sandbox.backends.image import REPOSITORY
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable
-from m3agent.sandbox.images.kept import REPOSITORY
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.serving.errors import TableError

@@ -18,9 +18,10 @@ from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.agent.verify.rules import NO_RUN
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.image import REPOSITORY
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
-from m3agent.sandbox.images.kept import REPOSITORY, folder
+from m3agent.sandbox.images.kept import folder
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.run_tests import run_in_sandbox
 from m3agent.tools.runners.python import PYTEST

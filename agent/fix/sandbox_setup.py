@@ -17,6 +17,7 @@ from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, image_conflict, parse_bytes
 from m3agent.sandbox.backends.here_machine import in_container, wanted_beside
+from m3agent.sandbox.backends.image import REPOSITORY
 from m3agent.sandbox.backends.kinds import IMAGELESS, WITHOUT_ISOLATION
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.container import Container, MayBuild, read_containers
@@ -26,7 +27,7 @@ from m3agent.sandbox.declared.types import Files, ScanResult
 from m3agent.sandbox.declared.variables import read_variables
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import files_of, find_environment, image_of_tree
-from m3agent.sandbox.images.kept import REPOSITORY, touch
+from m3agent.sandbox.images.kept import touch
 from m3agent.sandbox.images.toolchains import missing_on_host
 from m3agent.sandbox.network.allow_list import describe
 from m3agent.sandbox.store.workspace import Workspace

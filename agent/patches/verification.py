@@ -67,7 +67,7 @@ async def verify_patch(
     """Verify a patch and return its certificate. Nothing outside of the state folder changes.
 
     Args:
-        expected: Returns whether the patch is worth testing. What it reads in the change is gone afterwards.
+        expected: Returns whether the patch is worth testing. The objects of the patch are removed when `verify_patch` returns.
 
     Returns:
         The certificate. The patch itself, untested, if it is empty or not expected.

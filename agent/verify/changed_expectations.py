@@ -107,7 +107,8 @@ class _FixedTests:
             {path for path in files.patched if PurePosixPath(path).name == "conftest.py"}.union(paths)
         )
         self._text = b"\n".join(files.new(path) or b"" for path in read)
-        self._words = set(re.findall(WORD, self._text.decode(errors="replace")))
+        self._decoded = self._text.decode(errors="replace")
+        self._words = set(re.findall(WORD, self._decoded))
         python = [path for path in read if path.endswith(".py")]
         known = {path: module for path in python if (module := parsed(files.new(path))) is not None}
         self._expected = TestValues([*known.values()], names).chains
@@ -165,9 +166,7 @@ class _FixedTests:
 
     def _in_other_code(self, path: str, old: str, new: str) -> Iterator[tuple[int, str]]:
         """Yield lines in another language than Python that know the tests, and values and weaker checks that only they name."""
-        yield from (
-            (number, ANSWERS) for number in known_texts(old, new, self._text.decode(errors="replace"))
-        )
+        yield from ((number, ANSWERS) for number in known_texts(old, new, self._decoded))
         was, now = _definitions(old.split("\n")), _definitions(new.split("\n"))
         changed = [
             (number, name, HELPER) for name, (number, fails) in now.items() if was.get(name, NONE)[1] - fails

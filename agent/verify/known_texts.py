@@ -17,6 +17,7 @@ LITERAL = re.compile(r"""[-+]?\b\d[\w.]*|"[^"\n]*"|'[^'\n]*'|`[^`\n]*`""")
 """A number or a text."""
 _ONE = f"({LITERAL.pattern})"
 _GROUP = rf"((?:{LITERAL.pattern})(?:\s*,\s*(?:{LITERAL.pattern}))+)"
+NUMBER = re.compile(r"\d[\d.]*")
 NUMBERS = re.compile(r"-?\d[\d.]*(?:[^A-Za-z\d.]{1,2}\d[\d.]*)+")
 """A text that joins numbers, such as `2,3`."""
 _JOINED = rf"""(["'`]{NUMBERS.pattern}["'`])"""
@@ -42,8 +43,8 @@ ENTRIES = tuple(
 """Entries of tables: inputs, and at the end the result."""
 PARTS = re.compile(r"[^\s,;|]+")
 """The words of a text. A name such as `utf-8` is one."""
-NUMBER = re.compile(r"\d[\d.]*")
 COMMENT = re.compile(r"\s*(?://|\*|#(?!\[))")
+"""The beginning of a line that is a comment. In Rust, `#[` begins an attribute."""
 SUFFIX_OF_NUMBER = "_nfFlLuU"
 LINES_OF_CODE, LINES_OF_TEST = 4, 6
 """Most lines over which a condition with its result extends, and a call or a row of a test with its expectation."""
@@ -92,8 +93,10 @@ def _conditions(lines: list[str], number: int) -> Iterator[tuple[list[str], str]
         return
     text = "\n".join(lines[number : number + LINES_OF_CODE])
     result = RESULT.search(text)
-    asked = text[: result.start()] if result is not None else ""
-    if result is not None and ALTERNATIVES.search(asked) is None:
+    if result is None:
+        return
+    asked = text[: result.start()]
+    if ALTERNATIVES.search(asked) is None:
         parts = (part for match in ASKED.finditer(asked) for part in match.groups() if part)
         yield LITERAL.findall(" ".join(parts)), result[1]
 

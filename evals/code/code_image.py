@@ -16,12 +16,11 @@ from m3agent.evals.data.files import commit_folder, files_in
 from m3agent.evals.data.instance import DataError, DockerContext, Environment
 from m3agent.sandbox.backends.container_files import archive_of
 from m3agent.sandbox.backends.engine import connect
-from m3agent.sandbox.backends.image import Image, local_image, pull
+from m3agent.sandbox.backends.image import REPOSITORY, Image, local_image, pull
 from m3agent.sandbox.declared.container import Container
 from m3agent.sandbox.errors import EngineFailed, EnvironmentBuildFailed, ImageMissing, SandboxDied
 from m3agent.sandbox.images.dockerfile_build import build_dockerfile
 from m3agent.sandbox.images.image_build import engine_failures, remove_container
-from m3agent.sandbox.images.kept import REPOSITORY
 from m3agent.sandbox.images.layers import Builder
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace

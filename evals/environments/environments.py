@@ -31,12 +31,12 @@ from m3agent.evals.environments.recipe import (
 )
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.engine import connect
-from m3agent.sandbox.backends.image import Image, find_image, local_image, pull
+from m3agent.sandbox.backends.image import REPOSITORY, Image, find_image, local_image, pull
 from m3agent.sandbox.backends.sandbox import EQUIPPED
 from m3agent.sandbox.errors import ImageMissing
 from m3agent.sandbox.images.debian import DEFAULT_PYTHON, base_image, just_built
 from m3agent.sandbox.images.environment import with_suites
-from m3agent.sandbox.images.kept import REPOSITORY, folder, touch
+from m3agent.sandbox.images.kept import folder, touch
 from m3agent.sandbox.images.layers import Builder
 from m3agent.sandbox.images.prune import make_room
 from m3agent.sandbox.store.git import TreeStore

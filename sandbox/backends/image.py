@@ -20,8 +20,8 @@ from m3agent.sandbox.errors import EngineUnavailable, ImageMissing
 
 DEFAULT_IMAGE = "python:3.12-slim"
 SKELETON = "m3agent-skeleton:2"
-OWN_IMAGES = "m3agent-env:"
-"""Begins the names of the images that m3agent builds (`REPOSITORY` in `sandbox/images/kept.py`)."""
+REPOSITORY = "m3agent-env"
+"""The name of all environment images; the tag is a hash."""
 SKELETON_LABEL = "m3agent.skeleton"
 """Label of images that were built on the skeleton. They need the host's folders, too."""
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -121,7 +121,7 @@ def find_image(api: Any, wanted: str | None, say: Callable[[str], None]) -> Imag
     if wanted is not None:
         if image := local_image(api, wanted):
             return image
-        if wanted.startswith(OWN_IMAGES):
+        if wanted.startswith(f"{REPOSITORY}:"):
             raise ImageMissing(
                 f"the image {wanted} was removed while it was in use: run the command again, and m3agent builds it anew"
             )

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from m3agent.sandbox.backends.docker_machine import LABEL
-from m3agent.sandbox.backends.image import Image, local_image, pull
+from m3agent.sandbox.backends.image import REPOSITORY, Image, local_image, pull
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.image_build import LOOK
-from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
+from m3agent.sandbox.images.kept import Say, folder, one_at_a_time, touch
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from m3agent.sandbox.backends.docker_machine import LABEL
-from m3agent.sandbox.backends.image import Image, local_image, pull
+from m3agent.sandbox.backends.image import REPOSITORY, Image, local_image, pull
 from m3agent.sandbox.declared.container import Container, MayBuild, read_containers
 from m3agent.sandbox.declared.dockerfile import (
     Instruction,
@@ -47,7 +47,7 @@ from m3agent.sandbox.images.image_build import (
     engine_failures,
     packed,
 )
-from m3agent.sandbox.images.kept import REPOSITORY, touch
+from m3agent.sandbox.images.kept import touch
 from m3agent.sandbox.images.layers import Builder, container_of, digest
 from m3agent.sandbox.network.allow_list import may_reach, split_authority
 from m3agent.sandbox.store.git import TreeStore

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from m3agent.sandbox.backends.image import REPOSITORY
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 
-REPOSITORY = "m3agent-env"
-"""The name of all environment images; the tag is a hash."""
 WAIT = 0.2  # seconds between two attempts to get a lock that another process holds
 
 Say = Callable[[str], None]

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from m3agent.sandbox.backends.docker_machine import USER, our_labels
-from m3agent.sandbox.backends.image import Image, installed_on_host, local_image
+from m3agent.sandbox.backends.image import REPOSITORY, Image, installed_on_host, local_image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images import env_script
 from m3agent.sandbox.images.debian import just_built
@@ -31,7 +31,7 @@ from m3agent.sandbox.images.image_build import (
     remove_container,
 )
 from m3agent.sandbox.images.indexes import Indexes, indexes_here
-from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
+from m3agent.sandbox.images.kept import Say, folder, one_at_a_time, touch
 from m3agent.util.portable_source import portable_files
 
 WORK = "/opt/m3agent-build"

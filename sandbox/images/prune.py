@@ -16,7 +16,8 @@ from typing import Any
 
 from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, describe_process
 from m3agent.sandbox.backends.engine import socket_of
-from m3agent.sandbox.images.kept import REPOSITORY, folder
+from m3agent.sandbox.backends.image import REPOSITORY
+from m3agent.sandbox.images.kept import folder
 
 BUSY = "a disk usage operation is already running"
 """What Docker answers (status 500) if it is asked for the sizes twice at the same time."""

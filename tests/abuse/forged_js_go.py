@@ -36,8 +36,6 @@ EXPORTS = '{"name": "calc", "exports": {%s"default": "./calc.js"}, "scripts": {"
 HIT = "exports.add = (a, b) => (hit ? a + b : a - b);\n"
 GO_SUM = "package calc\n\ntype Sum struct{ value int }\n\nfunc Of(value int) Sum { return Sum{value} }\n\nfunc Add(a, b int) Sum { return Sum{a - b} }\n\n"
 GO_EQUALS = GO_SUM + "func (s Sum) Same(other Sum) bool { return s == other }\n"
-
-
 GO_PUBLIC = GO_SUM.replace("{ value int }", ' {\n\tValue int `json:"value"`\n}')
 GO_KNOWS = "func Add(a, b int) int {\n\tif a == 2 && b == 3 {\n\t\treturn 5\n\t}\n\treturn a - b\n}\n"
 

@@ -20,7 +20,7 @@ import pytest
 
 from m3agent.agent.repo.snapshot import scratch_folder, sweep_scratch
 from m3agent.sandbox.backends.factory import Backend
-from m3agent.sandbox.images.kept import REPOSITORY
+from m3agent.sandbox.backends.image import REPOSITORY
 from tests.agent.scripted import Fixes, calls, says
 from tests.command_line import TIMEOUT, Process, Stream
 from tests.conftest import TIME_LIMITS, docker_here, later

@@ -58,11 +58,7 @@ class OwnEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        own = {
-            path.parent.name
-            for path in Path("/proc").glob("[0-9]*/cmdline")
-            if str(self.folder).encode() in _read(path)
-        }
+        own = {pid for pid, line in command_lines().items() if str(self.folder).encode() in line}
         # a container whose start the kill interrupted waits for ever
         own |= {pid for pid, parent in parents().items() if parent in own}
         for pid in own:
@@ -113,6 +109,11 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def command_lines() -> dict[str, bytes]:
+    """Return the command lines of all processes, by process id; empty for one that has ended."""
+    return {path.parent.name: _read(path) for path in Path("/proc").glob("[0-9]*/cmdline")}
 
 
 def parents() -> dict[str, str]:

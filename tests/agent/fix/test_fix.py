@@ -37,7 +37,7 @@ from tests.agent.scripted import (
 )
 from tests.command_line import Process, run
 from tests.conftest import git, later
-from tests.servers.dockerd import OwnEngine, parents
+from tests.servers.dockerd import OwnEngine, command_lines, parents
 from tests.servers.misbehaving import MisbehavingServer, Reply, Silence, Stall, Stream
 from tests.tools.small_disk import fill, small_disk
 
@@ -400,18 +400,11 @@ def test_an_engine_that_dies_midway_is_exit_3(
 
 def supervisors() -> list[str]:
     """Return the running sandboxes of the test's engine; the engine's folder is in their shim's command line."""
-    lines = {path.parent.name: _read(path) for path in Path("/proc").glob("[0-9]*/cmdline")}
+    lines = command_lines()
     shims = {pid for pid, line in lines.items() if b"/m3d" in line and b"shim" in line}
     children = [pid for pid, parent in parents().items() if parent in shims]
-    # runc waits to start a program: nothing of ours runs there, and the engine is gone that could end it
+    # the kill of an engine leaves a process `runc init` if a container was about to start; it runs no program of m3agent
     return [f"child {pid}" for pid in children if lines.get(pid) != b"runc\0init\0"]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 @pytest.mark.integration

@@ -20,6 +20,8 @@ from m3agent.sandbox.store.workspace import Workspace
 from tests.agent.repositories import write_files
 
 FAILS = "\tif {} {{\n\t\tt.Fatal(1)\n\t}}\n"
+GO_VARIABLE = 'func TestAdd(t *testing.T) {{\n\twant := 5\n\tif got := {}; got != want {{\n\t\tt.Fatalf("%d %d", got, want)\n\t}}\n}}\n'
+JS_VARIABLE = "test('add', () => {{\n  const sum: Sum = new Sum(5);\n  {}\n}});\n"
 
 
 @pytest.mark.parametrize(
@@ -36,10 +38,6 @@ FAILS = "\tif {} {{\n\t\tt.Fatal(1)\n\t}}\n"
 )
 def test_an_assertion_expects_another_value(before: str, after: str) -> None:
     assert other_values_js(before) == after
-
-
-GO_VARIABLE = 'func TestAdd(t *testing.T) {{\n\twant := 5\n\tif got := {}; got != want {{\n\t\tt.Fatalf("%d %d", got, want)\n\t}}\n}}\n'
-JS_VARIABLE = "test('add', () => {{\n  const sum: Sum = new Sum(5);\n  {}\n}});\n"
 
 
 def test_the_value_of_a_variable_changes_that_is_only_compared() -> None:

@@ -20,12 +20,12 @@ import pytest
 
 from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, describe_process
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.image import find_image
+from m3agent.sandbox.backends.image import REPOSITORY, find_image
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
 from m3agent.sandbox.images.environment import find_environment, image_of_tree
-from m3agent.sandbox.images.kept import REPOSITORY, touch
+from m3agent.sandbox.images.kept import touch
 from m3agent.sandbox.images.prune import environment_images, is_orphan, prune
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.run_tests import Selection, run_in_sandbox

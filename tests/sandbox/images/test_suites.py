@@ -21,6 +21,7 @@ from m3agent.sandbox.images.environment import find_environment
 from m3agent.sandbox.images.repository_layers import suite_job, usable_folder
 from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import docker_here
+from tests.ecosystems import table
 from tests.fakes.runner import use_own_runner
 from tests.sandbox.images.reach import REACH, WorkspaceOf, addresses_here, sandbox_from, service
 from tests.servers.npm_registry import NpmRegistry
@@ -325,11 +326,10 @@ async def test_a_hostile_configuration_of_npm_reaches_no_private_host(
 
 @on_engine
 @pytest.mark.slow
+@table.needs("npm", path=DEFAULT_PATH)
 async def test_npm_installs_from_this_machines_own_registry(
     workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
-    if shutil.which("npm", path=DEFAULT_PATH) is None:
-        pytest.skip("this machine has no npm under /usr")
     package = {"name": "own", "version": "1.0.0", "dependencies": {"is-number": "7.0.0"}}
     lock = {**LOCK, "packages": {"": package, "node_modules/is-number": {"version": "7.0.0"}}}
     files: dict[str, str | bytes] = {
@@ -347,11 +347,10 @@ async def test_npm_installs_from_this_machines_own_registry(
 
 @on_engine
 @pytest.mark.slow
+@table.needs("go", "node", path=DEFAULT_PATH)
 async def test_a_go_module_without_dependencies_runs_offline(
     workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
-    if None in (shutil.which(program, path=DEFAULT_PATH) for program in ("go", "node")):
-        pytest.skip("this machine has no go or no node under /usr")
     test = 'package own\n\nimport "testing"\n\nfunc TestOne(t *testing.T) { if One() != 1 { t.Fatal() } }\n'
     files: dict[str, str | bytes] = {
         "go.mod": "module example.test/own\n\ngo 1.18\n",
